@@ -1,0 +1,419 @@
+"""Expressions: one tree, three readers (a Polars expression, a per-record Python value, canonical JSON).
+
+`Col`, `ParamRef` and `ConstValue` are values; everything below `Cond` is a condition. Comparison rules are
+those of `docs/arch.md`, "Conditions": equality is type-aware (1 == 1.0, but True equals only True), ordering
+is defined between two numbers or two strings and false for any other pair, a missing field is null.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .errors import PlanError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "lt": operator.lt,
+    "le": operator.le,
+    "gt": operator.gt,
+    "ge": operator.ge,
+}
+SYMBOLS = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"}
+_PRINTED = {name: symbol for symbol, name in SYMBOLS.items()}
+
+
+def _checked_name(what: str, name: Any) -> str:
+    if not isinstance(name, str):
+        raise TypeError(f"{what} must be a str, got {name!r}")
+    if not name:
+        raise ValueError(f"{what} must not be empty")
+    return name
+
+
+def _checked_literal(value: Any) -> Any:
+    if value is not None and not isinstance(value, (bool, int, float, str)):
+        raise TypeError(f"a condition compares with a bool, int, float, str or None, got {value!r}")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Col:
+    """The record's field `field`."""
+
+    field: str
+
+    def __post_init__(self) -> None:
+        _checked_name("a column name", self.field)
+
+    def __repr__(self) -> str:
+        return f'Param("{self.field}")'
+
+    def __str__(self) -> str:
+        return f"col:{self.field}"
+
+    def canonical(self) -> dict[str, Any]:
+        return {"_slot_ref": self.field}
+
+    def eq(self, value: Any) -> Cond:
+        return Compare(self, "eq", value)
+
+    def ne(self, value: Any) -> Cond:
+        return Compare(self, "ne", value)
+
+    def lt(self, value: Any) -> Cond:
+        return Compare(self, "lt", value)
+
+    def le(self, value: Any) -> Cond:
+        return Compare(self, "le", value)
+
+    def gt(self, value: Any) -> Cond:
+        return Compare(self, "gt", value)
+
+    def ge(self, value: Any) -> Cond:
+        return Compare(self, "ge", value)
+
+    def is_null(self) -> Cond:
+        return IsNull(self)
+
+    def is_not_null(self) -> Cond:
+        return Not(IsNull(self))
+
+
+@dataclass(frozen=True, slots=True)
+class ParamRef:
+    """A value given once per pipeline by `configure(name=...)`."""
+
+    name: str
+
+    def __post_init__(self) -> None:
+        _checked_name("a parameter name", self.name)
+
+    def __str__(self) -> str:
+        return f"param:{self.name}"
+
+    def canonical(self) -> dict[str, Any]:
+        return {"_param_ref": self.name}
+
+
+@dataclass(frozen=True, slots=True)
+class ConstValue:
+    """A literal, written out; the same as the bare value."""
+
+    value: Any
+
+    def __post_init__(self) -> None:
+        if isinstance(self.value, (Col, ParamRef, ConstValue)):
+            raise TypeError(f"const takes a plain value, got {self.value!r}")
+
+
+class Cond:
+    """A condition: combine with `&`, `|`, `~`."""
+
+    __slots__ = ()
+
+    def __and__(self, other: Any) -> Cond:
+        return All((self, _cond(other)))
+
+    def __or__(self, other: Any) -> Cond:
+        return AnyOf((self, _cond(other)))
+
+    def __invert__(self) -> Cond:
+        return Not(self)
+
+    def columns(self) -> frozenset[str]:
+        """The record fields this condition reads."""
+        raise NotImplementedError
+
+    def of_record(self, get: Callable[[str], Any], array: Any = None) -> bool:
+        """The value for one record: `get(field)` gives a field (None when missing), `array` the decoded row."""
+        raise NotImplementedError
+
+    def to_polars(self) -> pl.Expr:
+        """The same condition as a Polars expression over columns of those names."""
+        raise NotImplementedError
+
+    def canonical(self) -> dict[str, Any]:
+        """Nested plain dicts, equal for equal conditions; part of a plan's signature."""
+        raise NotImplementedError
+
+
+def _cond(value: Any) -> Cond:
+    if not isinstance(value, Cond):
+        raise TypeError(f"conditions combine with conditions, got {value!r}")
+    return value
+
+
+def _node(op: str, **args: Any) -> dict[str, Any]:
+    return {"_op": op, "_args": args}
+
+
+def compare(op: str, left: Any, right: Any) -> bool:
+    """The one rule for comparing two field values."""
+    if op in ("eq", "ne"):
+        same = (isinstance(left, bool) == isinstance(right, bool)) and bool(left == right)
+        return same if op == "eq" else not same
+    ordered = (_is_number(left) and _is_number(right)) or (isinstance(left, str) and isinstance(right, str))
+    return ordered and bool(COMPARISONS[op](left, right))
+
+
+def _is_number(value: Any) -> bool:
+    return not isinstance(value, bool) and hasattr(value, "__lt__") and hasattr(value, "__float__")
+
+
+@dataclass(frozen=True, slots=True)
+class Truthy(Cond):
+    """The field is true as Python counts it."""
+
+    of: Col
+
+    def columns(self) -> frozenset[str]:
+        return frozenset((self.of.field,))
+
+    def of_record(self, get: Callable[[str], Any], array: Any = None) -> bool:
+        return bool(get(self.of.field))
+
+    def to_polars(self) -> pl.Expr:
+        import polars as pl
+
+        return pl.col(self.of.field).cast(pl.Boolean).fill_null(False)
+
+    def canonical(self) -> dict[str, Any]:
+        return _node("field_truthy", field=self.of.canonical())
+
+    def __str__(self) -> str:
+        return str(self.of)
+
+
+@dataclass(frozen=True, slots=True)
+class Compare(Cond):
+    """A field against a literal."""
+
+    of: Col
+    op: str
+    value: Any
+
+    def __post_init__(self) -> None:
+        _checked_literal(self.value)
+        if self.op not in COMPARISONS:
+            raise ValueError(f"unknown comparison {self.op!r}; known: {', '.join(COMPARISONS)}")
+
+    def columns(self) -> frozenset[str]:
+        return frozenset((self.of.field,))
+
+    def of_record(self, get: Callable[[str], Any], array: Any = None) -> bool:
+        return compare(self.op, get(self.of.field), self.value)
+
+    def to_polars(self) -> pl.Expr:
+        import polars as pl
+
+        column, value = pl.col(self.of.field), pl.lit(self.value)
+        if self.op == "eq":
+            return column.eq_missing(value)
+        if self.op == "ne":
+            return column.ne_missing(value)
+        result: pl.Expr = COMPARISONS[self.op](column, value)  # type: ignore[assignment]
+        return result.fill_null(False)
+
+    def canonical(self) -> dict[str, Any]:
+        return _node("field_cmp", field=self.of.canonical(), cmp=self.op, value=self.value)
+
+    def __str__(self) -> str:
+        return f"{self.of} {_PRINTED[self.op]} {self.value!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class IsNull(Cond):
+    of: Col
+
+    def columns(self) -> frozenset[str]:
+        return frozenset((self.of.field,))
+
+    def of_record(self, get: Callable[[str], Any], array: Any = None) -> bool:
+        return get(self.of.field) is None
+
+    def to_polars(self) -> pl.Expr:
+        import polars as pl
+
+        return pl.col(self.of.field).is_null()
+
+    def canonical(self) -> dict[str, Any]:
+        return _node("field_is_null", field=self.of.canonical())
+
+    def __str__(self) -> str:
+        return f"{self.of} is null"
+
+
+@dataclass(frozen=True, slots=True)
+class IsIn(Cond):
+    of: Col
+    values: tuple[Any, ...]
+
+    def __post_init__(self) -> None:
+        for value in self.values:
+            _checked_literal(value)
+
+    def columns(self) -> frozenset[str]:
+        return frozenset((self.of.field,))
+
+    def of_record(self, get: Callable[[str], Any], array: Any = None) -> bool:
+        found = get(self.of.field)
+        return any(compare("eq", found, value) for value in self.values)
+
+    def to_polars(self) -> pl.Expr:
+        import polars as pl
+
+        result = pl.lit(False)
+        for value in self.values:
+            result = result | pl.col(self.of.field).eq_missing(pl.lit(value))
+        return result
+
+    def canonical(self) -> dict[str, Any]:
+        return _node("field_in", field=self.of.canonical(), values=list(self.values))
+
+    def __str__(self) -> str:
+        return f"{self.of} in {list(self.values)!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class Measure(Cond):
+    """One dimension (`axis` given) or the rank (`axis` None) of the decoded row against an integer.
+
+    Alone (`op` None) it tests for non-zero. An axis out of range is false.
+    """
+
+    axis: int | None
+    op: str | None = None
+    value: int | None = None
+
+    def columns(self) -> frozenset[str]:
+        return frozenset()
+
+    def of_record(self, get: Callable[[str], Any], array: Any = None) -> bool:
+        if array is None:
+            raise PlanError(f"{self} needs a decoded tensor; it cannot stand in skip_when or active_when")
+        if self.axis is None:
+            found = array.ndim
+        elif -array.ndim <= self.axis < array.ndim:
+            found = array.shape[self.axis]
+        else:
+            return False
+        return bool(found) if self.op is None else COMPARISONS[self.op](found, self.value)
+
+    def to_polars(self) -> pl.Expr:
+        raise PlanError(f"{self} needs a decoded tensor; it cannot filter rows of a table")
+
+    def canonical(self) -> dict[str, Any]:
+        name = "ndim" if self.axis is None else "shape_dim"
+        return _node(name, axis=self.axis, cmp=self.op, value=self.value)
+
+    def __str__(self) -> str:
+        what = "ndim" if self.axis is None else f"shape[{self.axis}]"
+        return what if self.op is None else f"{what} {_PRINTED[self.op]} {self.value}"
+
+
+@dataclass(frozen=True, slots=True)
+class Not(Cond):
+    inner: Cond
+
+    def columns(self) -> frozenset[str]:
+        return self.inner.columns()
+
+    def of_record(self, get: Callable[[str], Any], array: Any = None) -> bool:
+        return not self.inner.of_record(get, array)
+
+    def to_polars(self) -> pl.Expr:
+        return ~self.inner.to_polars()
+
+    def canonical(self) -> dict[str, Any]:
+        return _node("not", inner=self.inner.canonical())
+
+    def __str__(self) -> str:
+        return f"not ({self.inner})"
+
+
+@dataclass(frozen=True, slots=True)
+class All(Cond):
+    """True when every child is; true without children."""
+
+    children: tuple[Cond, ...]
+
+    def columns(self) -> frozenset[str]:
+        return frozenset().union(*(c.columns() for c in self.children))
+
+    def of_record(self, get: Callable[[str], Any], array: Any = None) -> bool:
+        return all(c.of_record(get, array) for c in self.children)
+
+    def to_polars(self) -> pl.Expr:
+        import polars as pl
+
+        return pl.all_horizontal(*(c.to_polars() for c in self.children)) if self.children else pl.lit(True)
+
+    def canonical(self) -> dict[str, Any]:
+        return _node("all", children=[c.canonical() for c in self.children])
+
+    def __str__(self) -> str:
+        return " and ".join(f"({c})" for c in self.children) or "true"
+
+
+@dataclass(frozen=True, slots=True)
+class AnyOf(Cond):
+    """True when one child is; false without children."""
+
+    children: tuple[Cond, ...]
+
+    def columns(self) -> frozenset[str]:
+        return frozenset().union(*(c.columns() for c in self.children))
+
+    def of_record(self, get: Callable[[str], Any], array: Any = None) -> bool:
+        return any(c.of_record(get, array) for c in self.children)
+
+    def to_polars(self) -> pl.Expr:
+        import polars as pl
+
+        return pl.any_horizontal(*(c.to_polars() for c in self.children)) if self.children else pl.lit(False)
+
+    def canonical(self) -> dict[str, Any]:
+        return _node("any", children=[c.canonical() for c in self.children])
+
+    def __str__(self) -> str:
+        return " or ".join(f"({c})" for c in self.children) or "false"
+
+
+@dataclass(frozen=True, slots=True)
+class ConstCond(Cond):
+    value: bool
+
+    def columns(self) -> frozenset[str]:
+        return frozenset()
+
+    def of_record(self, get: Callable[[str], Any], array: Any = None) -> bool:
+        return self.value
+
+    def to_polars(self) -> pl.Expr:
+        import polars as pl
+
+        return pl.lit(self.value)
+
+    def canonical(self) -> dict[str, Any]:
+        return _node("const", value=self.value)
+
+    def __str__(self) -> str:
+        return str(self.value).lower()
+
+
+def field_getter(record: Any) -> Callable[[str], Any]:
+    """How conditions read a record: mapping keys, else attributes; a missing field is None."""
+    if isinstance(record, Mapping):
+        return record.get
+    return lambda name: getattr(record, name, None)
+
+
+def all_columns(conds: Iterable[Cond]) -> frozenset[str]:
+    return frozenset().union(*(c.columns() for c in conds))

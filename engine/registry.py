@@ -1,0 +1,442 @@
+"""The op registry: an op is one plain function plus declared facts.
+
+`register_op` reads the function's signature (annotations of `engine.arguments` give the checks and tell which
+parameters may vary per record) and hands the function back unchanged. Faster kernels of the same op are added by
+`register_kernel`, rewrites of two neighbouring ops by `register_fusion`. Everything else (namespace factories, slot
+methods, argument checks, canonical form, stubs, the docs table) is made from the `OpSpec` built here.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import threading
+import typing
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal, TypeAlias, TypeVar
+
+from .arguments import check_dynamic, check_value, is_dynamic_annotation
+from .errors import PlanError, did_you_mean
+from .expr import Col, ConstValue, ParamRef
+from .schema import Takes, TensorType
+
+F = TypeVar("F", bound=Callable[..., Any])
+OpKind: TypeAlias = Literal["decoder", "transform", "batch_transform"]
+KernelKind: TypeAlias = Literal["out", "batched", "original_hw"]
+Infer: TypeAlias = Callable[..., TensorType]
+
+INJECTED = ("rng", "layout")
+"""Parameters the engine fills in: the record's random generator, the image layout of the value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One argument of an op, from its signature."""
+
+    name: str
+    annotation: Any
+    default: Any
+    dynamic: bool
+
+    @property
+    def required(self) -> bool:
+        return self.default is inspect.Parameter.empty
+
+    def check(self, op: str, value: Any) -> Any:
+        if self.dynamic:
+            return check_dynamic(self.annotation, f"{op}({self.name}=)", value)
+        if isinstance(value, ConstValue):
+            value = value.value
+        return check_value(self.annotation, f"{op}({self.name}=)", value)
+
+
+@dataclass(frozen=True, slots=True)
+class OpCall:
+    """An op with its arguments: a value, equal by content, printable, picklable."""
+
+    name: str
+    version: int
+    args: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def spec(self) -> OpSpec:
+        return lookup(self.name, self.kind)
+
+    @property
+    def kind(self) -> OpKind:
+        raise NotImplementedError
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        return dict(self.args)
+
+    def columns(self) -> tuple[str, ...]:
+        """The record fields that its arguments read, in order of the signature."""
+        return tuple(v.field for _, v in self.args if isinstance(v, Col))
+
+    def params(self) -> tuple[str, ...]:
+        """Names of the unset parameters among its arguments."""
+        return tuple(v.name for _, v in self.args if isinstance(v, ParamRef))
+
+    def configured(self, values: dict[str, Any]) -> OpCall:
+        """The same call with each `param(...)` that `values` names replaced, and checked."""
+        if not any(name in values for name in self.params()):
+            return self
+        return self.spec.call(
+            **{k: values.get(v.name, v) if isinstance(v, ParamRef) else v for k, v in self.args}
+        )
+
+    def canonical(self) -> dict[str, Any]:
+        return {"op": self.name, "version": self.version, "args": {k: canonical_value(v) for k, v in self.args}}
+
+    def __str__(self) -> str:
+        """`resize(h=224, w=224)`: arguments that differ from their defaults."""
+        defaults = {p.name: p.default for p in self.spec.parameters}
+        shown = (f"{k}={v}" for k, v in self.args if defaults.get(k, ...) != v)
+        return f"{self.name}({', '.join(shown)})"
+
+
+class Decoder(OpCall):
+    """A registered op that turns a slot's source into a value."""
+
+    __slots__ = ()
+
+    @property
+    def kind(self) -> OpKind:
+        return "decoder"
+
+
+class Transform(OpCall):
+    """A registered op on one record's value."""
+
+    __slots__ = ()
+
+    @property
+    def kind(self) -> OpKind:
+        return "transform"
+
+
+class BatchTransform(OpCall):
+    """A registered op on a whole batch."""
+
+    __slots__ = ()
+
+    @property
+    def kind(self) -> OpKind:
+        return "batch_transform"
+
+
+CALLS: dict[OpKind, type[OpCall]] = {
+    "decoder": Decoder,
+    "transform": Transform,
+    "batch_transform": BatchTransform,
+}
+
+
+def canonical_value(value: Any) -> Any:
+    """Plain JSON values for an argument."""
+    if hasattr(value, "canonical"):
+        return value.canonical()
+    if isinstance(value, (tuple, list)):
+        return [canonical_value(v) for v in value]
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    return repr(value)
+
+
+@dataclass(eq=False)
+class OpSpec:
+    """What the engine may rely on about an op.
+
+    Attributes:
+        name, kind, version: identity; all three enter the plan's signature.
+        function: `fn(value, *, ...) -> value`; a decoder gets bytes-like data (or the slot's Python value
+            when `reads` is False).
+        takes: what the value must be.
+        infer: `infer(type, **arguments) -> TensorType` for literal arguments; an argument that varies per
+            record is passed as None. None: nothing is known of the output.
+        random: draws from the record's stream (parameter `rng`, a `numpy.random.Generator`).
+        reads: decoders only: False gets the slot's value as it stands in the record.
+        kernels: optional faster forms, see `register_kernel`.
+        method: name of the slot method, None for none; `method_function` is a hand-written one, for the few
+            whose signature differs from the op's; `method_defaults` are other defaults of the slot method;
+            `positional` parameters may be given by position there.
+    """
+
+    name: str
+    kind: OpKind
+    version: int
+    function: Callable[..., Any]
+    takes: Takes = Takes()
+    infer: Infer | None = None
+    random: bool = False
+    reads: bool = True
+    hidden: bool = False
+    method: str | None = None
+    method_function: Callable[..., Any] | None = None
+    method_defaults: dict[str, Any] = field(default_factory=dict)
+    positional: tuple[str, ...] = ()
+    kernels: dict[KernelKind, Callable[..., Any]] = field(default_factory=dict)
+
+    @cached_property
+    def _signature(self) -> inspect.Signature:
+        return inspect.signature(self.function)
+
+    @cached_property
+    def injected(self) -> tuple[str, ...]:
+        return tuple(n for n in INJECTED if n in self._signature.parameters)
+
+    @cached_property
+    def parameters(self) -> tuple[Parameter, ...]:
+        hints = typing.get_type_hints(self.function, include_extras=True)
+        named = [
+            p
+            for p in self._signature.parameters.values()
+            if p.kind is inspect.Parameter.KEYWORD_ONLY and p.name not in INJECTED
+        ]
+        return tuple(
+            Parameter(p.name, hints.get(p.name, Any), p.default, is_dynamic_annotation(hints.get(p.name)))
+            for p in named
+        )
+
+    @cached_property
+    def signature(self) -> inspect.Signature:
+        """The signature of the namespace factory: the op's own, all keyword-only."""
+        return inspect.Signature(
+            [
+                inspect.Parameter(p.name, inspect.Parameter.KEYWORD_ONLY, default=p.default, annotation=p.annotation)
+                for p in self.parameters
+            ]
+        )
+
+    @cached_property
+    def method_signature(self) -> inspect.Signature:
+        """The signature of the slot method (without self)."""
+        if self.method_function is not None:
+            return inspect.signature(self.method_function, eval_str=True)
+        ordered = sorted(self.parameters, key=lambda p: p.name not in self.positional)
+        return inspect.Signature(
+            [
+                inspect.Parameter(
+                    p.name,
+                    inspect.Parameter.POSITIONAL_OR_KEYWORD
+                    if p.name in self.positional
+                    else inspect.Parameter.KEYWORD_ONLY,
+                    default=self.method_defaults.get(p.name, p.default),
+                    annotation=p.annotation,
+                )
+                for p in ordered
+                if p.name not in self.method_hides
+            ]
+        )
+
+    method_hides: tuple[str, ...] = ()
+
+    def call(self, **arguments: Any) -> OpCall:
+        """Check the arguments and make the call.
+
+        Raises:
+            TypeError, ValueError: as `engine.arguments.check_value`.
+        """
+        known = {p.name: p for p in self.parameters}
+        for name in arguments:
+            if name not in known:
+                raise TypeError(
+                    f"{self.name}() has no argument {name!r}{did_you_mean(name, known)}; "
+                    f"it takes: {', '.join(known) or 'none'}"
+                )
+        args = []
+        for p in self.parameters:
+            if p.name not in arguments and p.required:
+                raise TypeError(f"{self.name}() needs the argument {p.name!r}")
+            args.append((p.name, p.check(self.name, arguments[p.name]) if p.name in arguments else p.default))
+        check = getattr(self.function, "check_arguments", None)
+        if check is not None:
+            args = list(check(**dict(args)).items())
+        return CALLS[self.kind](self.name, self.version, tuple(args))
+
+    def output_type(self, given: TensorType, arguments: dict[str, Any]) -> TensorType:
+        """The type after this op; arguments that are references become None.
+
+        Raises:
+            PlanError: the op refuses `given`.
+        """
+        if (why := self.takes.complaint(given)) is not None:
+            raise PlanError(f"{self.name} {why}")
+        if self.infer is None:
+            return TensorType()
+        literal = {k: None if isinstance(v, (Col, ParamRef)) else v for k, v in arguments.items()}
+        try:
+            return self.infer(given, **literal)
+        except ValueError as error:
+            raise PlanError(f"{self.name}: {error}") from error
+
+
+Fusion: TypeAlias = Callable[[OpCall, OpCall], "tuple[OpCall, ...] | None"]
+
+_lock = threading.RLock()
+_specs: dict[tuple[OpKind, str], OpSpec] = {}
+_fusions: dict[str, Fusion] = {}
+_providers: list[str] = ["dataio.formats"]
+_loaded: set[str] = set()
+
+
+def _load_providers() -> None:
+    """Import the modules that declare ops, once, on first look."""
+    with _lock:
+        for module in _providers:
+            if module not in _loaded:
+                _loaded.add(module)
+                importlib.import_module(module).load_ops()
+
+
+def register_op(
+    name: str,
+    *,
+    kind: OpKind = "transform",
+    version: int = 1,
+    takes: Takes | None = None,
+    infer: Infer | None = None,
+    random: bool = False,
+    reads: bool = True,
+    hidden: bool = False,
+    method: str | Callable[..., Any] | None | Literal["auto"] = "auto",
+    method_defaults: dict[str, Any] | None = None,
+    method_hides: tuple[str, ...] = (),
+    positional: tuple[str, ...] = (),
+) -> Callable[[F], F]:
+    """Declare a function as an op; the function itself is returned unchanged.
+
+    The function takes the value first and its arguments as keywords: `fn(value, *, size: Size, prob: Probability =
+    0.5)`. Two keyword names are filled in by the engine and are no arguments: `rng` (a `numpy.random.Generator`, the
+    record's stream) and `layout` ("HWC" or "CHW").
+
+    Args:
+        name: the op's name; also its slot method (`decode_<name>` for a decoder).
+        kind: "decoder" (bytes or the slot's value to a value), "transform", or "batch_transform" (Batch to Batch).
+        version: raise it when results change; checkpoints compare it.
+        takes: dtypes, layouts, channel counts and ranks that the op accepts.
+        infer: output type from input type and arguments, so that batches are allocated ahead.
+        random: the op draws from `rng`.
+        reads: decoders: False to get the slot's Python value instead of bytes.
+        hidden: made by rewrite rules only: no factory, no method.
+        method, method_defaults, method_hides, positional: how the slot method differs from the op.
+
+    Raises:
+        ValueError: an empty name, an unknown kind, or a name that another function has taken.
+        TypeError: not callable, or arguments that are not keyword-only.
+    """
+    if not isinstance(name, str) or not name.isidentifier():
+        raise ValueError(f"an op's name must be a Python identifier, got {name!r}")
+    if kind not in CALLS:
+        raise ValueError(f"kind must be one of {', '.join(CALLS)}, got {kind!r}")
+
+    def declare(function: F) -> F:
+        if not callable(function):
+            raise TypeError(f"an op must be callable, got {function!r}")
+        kinds = [p.kind for p in inspect.signature(function).parameters.values()]
+        if not kinds or kinds[0] is inspect.Parameter.KEYWORD_ONLY or any(
+            k is not inspect.Parameter.KEYWORD_ONLY for k in kinds[1:]
+        ):
+            raise TypeError(f"op {name!r}: write fn(value, *, argument=...): arguments are keyword-only")
+        automatic = {"decoder": f"decode_{name}", "transform": name, "batch_transform": None}[kind]
+        spec = OpSpec(
+            name=name,
+            kind=kind,
+            version=version,
+            function=function,
+            takes=takes or Takes(),
+            infer=infer,
+            random=random,
+            reads=reads,
+            hidden=hidden,
+            method=None if hidden or method is None else method if isinstance(method, str) and method != "auto" else automatic,
+            method_function=method if callable(method) else None,
+            method_defaults=method_defaults or {},
+            method_hides=method_hides,
+            positional=positional,
+        )
+        if spec.method_function is not None:
+            spec.method = spec.method_function.__name__
+        with _lock:
+            taken = _specs.get((kind, name))
+            if taken is not None and (taken.function.__module__, taken.function.__qualname__) != (
+                getattr(function, "__module__", None),
+                getattr(function, "__qualname__", None),
+            ):
+                raise ValueError(
+                    f"{kind} {name!r} is already registered by {taken.function.__module__}; choose another name"
+                )
+            _specs[(kind, name)] = spec
+        return function
+
+    return declare
+
+
+def register_kernel(op: str, kernel: KernelKind, *, kind: OpKind = "transform") -> Callable[[F], F]:
+    """Add a faster form of an op that is already declared.
+
+    * `"out"`: `fn(value, out, **arguments) -> None` writes the result into `out`, one row of the batch buffer.
+    * `"batched"`: decoders: `fn(values, **arguments) -> array | None` turns a list of bytes-like sources into one
+      stacked array `[n, ...]`; None when this column needs the per-row form.
+    * `"original_hw"`: decoders: `fn(data, value, **arguments) -> (h, w)`, the size before any transform.
+    """
+
+    def declare(function: F) -> F:
+        lookup(op, kind, load=False).kernels[kernel] = function
+        return function
+
+    return declare
+
+
+def register_fusion(name: str) -> Callable[[Fusion], Fusion]:
+    """Declare a rewrite of two neighbouring op calls; `fn(first, second)` returns the new calls, or None."""
+
+    def declare(function: Fusion) -> Fusion:
+        with _lock:
+            _fusions[name] = function
+        return function
+
+    return declare
+
+
+def fusions() -> dict[str, Fusion]:
+    _load_providers()
+    return dict(_fusions)
+
+
+def lookup(name: str, kind: OpKind, *, load: bool = True) -> OpSpec:
+    """The spec of an op.
+
+    Raises:
+        PlanError: no such op; the message suggests the closest name.
+    """
+    spec = _specs.get((kind, name))
+    if spec is None and load:
+        _load_providers()
+        spec = _specs.get((kind, name))
+    if spec is None:
+        known = [s.name for s in specs(kind)] if load else []
+        raise PlanError(f"no {kind} is called {name!r}{did_you_mean(name, known)}")
+    return spec
+
+
+def specs(kind: OpKind | None = None) -> Iterator[OpSpec]:
+    """All visible ops, sorted by kind and name."""
+    _load_providers()
+    for (k, _), spec in sorted(_specs.items()):
+        if not spec.hidden and kind in (None, k):
+            yield spec
+
+
+def slot_methods() -> dict[str, OpSpec]:
+    """Slot method name to op."""
+    return {s.method: s for s in specs() if s.method is not None}
+
+
+def provide_ops(module: str) -> None:
+    """Name a module whose `load_ops()` declares ops, imported on first look at the registry."""
+    if module not in _providers:
+        _providers.append(module)
