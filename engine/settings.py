@@ -1,0 +1,165 @@
+"""Environment variables that the engine reads: declared once, each with its default, check and meaning.
+
+`Setting.get()` reads the environment on every call; a pool reads its size when it is made and keeps it. A value that
+cannot be used is an error that names the variable, never a silent default.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from .errors import DataioError
+
+T = TypeVar("T")
+
+
+class SettingError(DataioError, ValueError):
+    """An environment variable holds something that cannot be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting(Generic[T]):
+    """One environment variable.
+
+    Attributes:
+        name: of the variable.
+        default: the text shown for "not set".
+        description: one line for `dataio.env_vars()` and `python -m dataio`.
+        parse: text to value; raises ValueError with what would have been accepted.
+        fallback: the value when the variable is unset or empty.
+        kind: "internal", or the provider that defines the variable.
+    """
+
+    name: str
+    default: str
+    description: str
+    parse: Callable[[str], T]
+    fallback: Callable[[], T]
+    kind: str = "internal"
+
+    @property
+    def current(self) -> str | None:
+        """The text in the environment, None when unset."""
+        return os.environ.get(self.name)
+
+    def get(self) -> T:
+        """The value in force.
+
+        Raises:
+            SettingError: the variable is set to something that cannot be used.
+        """
+        text = (self.current or "").strip()
+        if not text:
+            return self.fallback()
+        try:
+            return self.parse(text)
+        except ValueError as error:
+            raise SettingError(f"{self.name}={text!r}: {error}") from None
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "default": self.default,
+            "description": self.description,
+            "kind": self.kind,
+            "current": self.current,
+        }
+
+
+def whole_number(low: int) -> Callable[[str], int]:
+    """A parser for integers of at least `low`."""
+
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = low - 1
+        if value < low:
+            raise ValueError(f"wants a whole number of at least {low}")
+        return value
+
+    return parse
+
+
+def one_of(*choices: str) -> Callable[[str], str]:
+    """A parser for a fixed set of words, in any case."""
+
+    def parse(text: str) -> str:
+        if text.lower() not in choices:
+            raise ValueError(f"wants one of {', '.join(choices)}")
+        return text.lower()
+
+    return parse
+
+
+def flag(text: str) -> bool:
+    """A parser for 0/1."""
+    if text.lower() in ("1", "true", "yes", "on"):
+        return True
+    if text.lower() in ("0", "false", "no", "off"):
+        return False
+    raise ValueError("wants 0 or 1")
+
+
+def usable_cores() -> int:
+    """Cores this process may run on, at least 2 so that a slow record does not stop the others."""
+    try:
+        cores = len(os.sched_getaffinity(0))
+    except AttributeError:  # not on macOS and Windows
+        cores = os.cpu_count() or 1
+    return max(2, cores)
+
+
+CPU_WORKERS = Setting(
+    "DATAIO_CPU_WORKERS",
+    "cores, at least 2",
+    "workers that decode and transform, shared by all loaders of a process",
+    whole_number(1),
+    usable_cores,
+)
+EXECUTOR = Setting(
+    "DATAIO_EXECUTOR",
+    "auto",
+    'where workers run when run(workers="auto"): auto, thread or process',
+    one_of("auto", "thread", "process"),
+    lambda: "auto",
+)
+DRAIN_TIMEOUT = Setting(
+    "DATAIO_DRAIN_TIMEOUT_MS",
+    "5000",
+    "how long closing a loader waits for work in flight, in milliseconds",
+    whole_number(0),
+    lambda: 5000,
+)
+DETAILED_STATS = Setting(
+    "DATAIO_DETAILED_STATS",
+    "0",
+    "1 to time every op, for loader.stats() and the bottleneck report",
+    flag,
+    lambda: False,
+)
+
+SETTINGS: tuple[Setting[Any], ...] = (CPU_WORKERS, EXECUTOR, DRAIN_TIMEOUT, DETAILED_STATS)
+
+
+def cpu_workers() -> int:
+    """Size of the shared decode and transform pool."""
+    return CPU_WORKERS.get()
+
+
+def default_executor() -> str:
+    """The executor of a loader that names none: auto, thread or process."""
+    return EXECUTOR.get()
+
+
+def drain_timeout() -> float:
+    """Seconds that closing a loader waits for work in flight."""
+    return DRAIN_TIMEOUT.get() / 1000
+
+
+def detailed_stats() -> bool:
+    """Whether every op is timed."""
+    return DETAILED_STATS.get()
