@@ -1,0 +1,137 @@
+"""A morsel: some tens of consecutive records on their way through the workers.
+
+Columns that came as Arrow stay Arrow (`batch`); what Arrow cannot hold, and columns of Python records, travel as plain
+lists beside it (`objects`). Within a process nothing is converted; between processes everything that Arrow can hold is
+sent as Arrow IPC, the rest pickled.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(slots=True)
+class Morsel:
+    """Rows `[start, start + length)` of an epoch, which are rows `[offset, offset + length)` of their batch.
+
+    `skip` lists rows (relative to the morsel) that failed before they got here; `inactive` maps a slot to the rows
+    where it is switched off.
+    """
+
+    start: int
+    offset: int
+    length: int
+    objects: dict[str, Sequence[Any]] = field(default_factory=dict)
+    batch: pa.RecordBatch | None = None
+    skip: frozenset[int] = frozenset()
+
+    def values(self, name: str) -> Sequence[Any]:
+        """A column as something indexable by row; binary columns give zero-copy views of the Arrow buffer."""
+        found = self.objects.get(name)
+        if found is not None:
+            return found
+        if self.batch is None:
+            raise KeyError(name)
+        found = column_values(self.batch.column(name))
+        self.objects[name] = found
+        return found
+
+    def to_ipc(self) -> tuple[bytes, bytes]:
+        """(Arrow IPC message, pickled rest) for another process."""
+        import pyarrow as pa
+
+        columns: dict[str, pa.Array] = {}
+        if self.batch is not None:
+            columns.update(zip(self.batch.schema.names, self.batch.columns))
+        rest: dict[str, Sequence[Any]] = {}
+        for name, values in self.objects.items():
+            if name in columns:
+                continue
+            array = _to_arrow(values)
+            if array is None:
+                rest[name] = values
+            else:
+                columns[name] = array
+        table = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_batch(table)
+        import cloudpickle
+
+        header = (self.start, self.offset, self.length, self.skip, rest)
+        try:
+            pickled = pickle.dumps(header, protocol=5)
+        except Exception:  # something of __main__, or a lambda
+            pickled = cloudpickle.dumps(header, protocol=5)
+        return sink.getvalue().to_pybytes(), pickled
+
+    @classmethod
+    def from_ipc(cls, message: Any, pickled: Any) -> Morsel:
+        import pyarrow as pa
+
+        start, offset, length, skip, rest = pickle.loads(pickled)
+        with pa.ipc.open_stream(pa.py_buffer(message)) as reader:
+            batch = reader.read_next_batch()
+        return cls(start, offset, length, rest, batch, skip)
+
+
+def _to_arrow(values: Sequence[Any]) -> pa.Array | None:
+    """The column as Arrow when it holds one plain kind of value; None otherwise."""
+    import pyarrow as pa
+
+    kinds = {type(v) for v in values} - {type(None)}
+    if len(kinds) != 1:
+        return None
+    arrow_type = {str: pa.large_string(), bytes: pa.large_binary(), float: pa.float64(), int: pa.int64()}.get(kinds.pop())
+    if arrow_type is None:
+        return None
+    try:
+        return pa.array(values, type=arrow_type)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnicodeEncodeError):
+        return None
+
+
+def column_values(array: pa.Array) -> Sequence[Any]:
+    """Python values of an Arrow column: views for binary, str for strings, Python numbers, None for null."""
+    import pyarrow as pa
+
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    kind = array.type
+    if pa.types.is_dictionary(kind):
+        return column_values(array.dictionary_decode())
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return _binary_views(array)
+    if pa.types.is_fixed_size_binary(kind):
+        return _binary_views(array.cast(pa.binary()))
+    if pa.types.is_struct(kind):
+        # A struct of encoded bytes and a path, as image data sets have it: keep the bytes a view.
+        names = [f.name for f in kind]
+        columns = [column_values(array.field(i)) for i in range(len(names))]
+        valid = array.is_valid().to_pylist()
+        return [dict(zip(names, row)) if ok else None for row, ok in zip(zip(*columns), valid)] if names else valid
+    values: list[Any] = array.to_pylist()
+    return values
+
+
+def _binary_views(array: pa.Array) -> list[memoryview | None]:
+    import numpy as np
+    import pyarrow as pa
+
+    _, offsets_buffer, data_buffer = array.buffers()
+    wide = pa.types.is_large_binary(array.type)
+    offsets = np.frombuffer(offsets_buffer, np.int64 if wide else np.int32)[array.offset : array.offset + len(array) + 1]
+    data = memoryview(data_buffer) if data_buffer is not None else memoryview(b"")
+    bounds = offsets.tolist()
+    views: list[memoryview | None] = [data[a:b] for a, b in zip(bounds, bounds[1:])]
+    if array.null_count:
+        for i, ok in enumerate(array.is_valid().to_pylist()):
+            if not ok:
+                views[i] = None
+    return views

@@ -1,0 +1,200 @@
+"""The logical plan: a handful of frozen nodes, each holding its input. A query and a pipeline build the same ones.
+
+    Scan  Filter  Select  Limit  MapRecords  Slots  Batch | Collate | GroupBy  BatchOps  MapBatches
+
+Plans are values: hashable, printable, compared by content (a source by identity). Nothing here runs anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from .expr import Cond, all_columns
+from .registry import Decoder, OpCall, Transform
+from .source import ColumnarSource, Source
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """One slot's fused work: read the record's field `slot`, decode it, transform it."""
+
+    slot: str
+    decoder: Decoder
+    transforms: tuple[Transform, ...] = ()
+    optional: bool = False
+    skip: Cond | None = None
+
+    @property
+    def calls(self) -> tuple[OpCall, ...]:
+        return (self.decoder, *self.transforms)
+
+    def columns(self) -> tuple[str, ...]:
+        """Record fields that conditions and arguments read, in first-use order (the slot's own field left out)."""
+        found = dict.fromkeys(sorted(self.skip.columns()) if self.skip else ())
+        for call in self.calls:
+            found.update(dict.fromkeys(call.columns()))
+        return tuple(found)
+
+    def params(self) -> tuple[tuple[str, str], ...]:
+        """(parameter, op) pairs that `configure` has yet to set."""
+        return tuple((p, call.name) for call in self.calls for p in call.params())
+
+    def configured(self, values: dict[str, Any]) -> Chain:
+        """The chain with `param(...)` arguments replaced."""
+        return replace(
+            self,
+            decoder=self.decoder.configured(values),
+            transforms=tuple(t.configured(values) for t in self.transforms),
+        )
+
+
+class Plan:
+    """A node of the logical plan."""
+
+    __slots__ = ()
+
+    @property
+    def input(self) -> Plan | None:  # overridden by the field of every node but Scan
+        return None
+
+
+def walk(plan: Plan) -> Iterator[Plan]:
+    """The nodes from the top down to the scan."""
+    node: Plan | None = plan
+    while node is not None:
+        yield node
+        node = node.input
+
+
+@dataclass(frozen=True, slots=True)
+class Scan(Plan):
+    """Read `source`; a columnar source reads only `columns` of the rows that satisfy `predicate`, then a slice."""
+
+    source: Source
+    columns: tuple[str, ...] | None = None
+    predicate: Cond | None = None
+    limit: int | None = None
+    offset: int = 0
+
+    @property
+    def columnar(self) -> bool:
+        return isinstance(self.source, ColumnarSource)
+
+    @property
+    def sliced(self) -> bool:
+        return self.limit is not None or self.offset > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Filter(Plan):
+    """Keep the rows for which `condition` (an expression, or a callable on the record) is true."""
+
+    input: Plan  # type: ignore[misc]
+    condition: Cond | Callable[[Any], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Select(Plan):
+    """Keep these columns, in this order."""
+
+    input: Plan  # type: ignore[misc]
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Limit(Plan):
+    """Skip `offset` rows, then keep `count` (None: all)."""
+
+    input: Plan  # type: ignore[misc]
+    count: int | None
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MapRecords(Plan):
+    """Replace each record by `function(record)`; it may read anything."""
+
+    input: Plan  # type: ignore[misc]
+    function: Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Slots(Plan):
+    """Run one chain per slot on every record.
+
+    `whole_records` is set when something beside the chains reads the record (`context=`).
+    """
+
+    input: Plan  # type: ignore[misc]
+    chains: tuple[Chain, ...]
+    whole_records: bool = False
+
+    def columns(self) -> tuple[str, ...]:
+        """Record fields the chains read: the slots' own, then conditions' and arguments'."""
+        found = dict.fromkeys(c.slot for c in self.chains)
+        for chain in self.chains:
+            found.update(dict.fromkeys(chain.columns()))
+        return tuple(found)
+
+
+class Shape(Plan):
+    """The stage that turns records into batches: exactly one per plan."""
+
+    __slots__ = ()
+    prefetch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Batch(Shape):
+    """Consecutive groups of `size` records; the last, shorter one is kept unless `drop_last`."""
+
+    input: Plan  # type: ignore[misc]
+    size: int
+    drop_last: bool = False
+    prefetch: int = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Collate(Shape):
+    """The source yields iterables of records; each becomes one batch."""
+
+    input: Plan  # type: ignore[misc]
+    prefetch: int = 4
+
+
+@dataclass(frozen=True, slots=True)
+class GroupBy(Shape):
+    """One batch per run of consecutive equal keys (a field, an index, or a callable on the record)."""
+
+    input: Plan  # type: ignore[misc]
+    key: str | int | Callable[[Any], Any]
+    prefetch: int = 4
+
+
+@dataclass(frozen=True, slots=True)
+class MapBatches(Plan):
+    """Replace each finished batch by `function(batch)`."""
+
+    input: Plan  # type: ignore[misc]
+    function: Callable[[Any], Any]
+
+
+def predicate_columns(plan: Plan) -> frozenset[str]:
+    """The fields that the expression filters of a plan read."""
+    return all_columns(n.condition for n in walk(plan) if isinstance(n, Filter) and isinstance(n.condition, Cond))
+
+
+def needs_records(plan: Plan) -> bool:
+    """True when a Python function reads whole records, so that the needed columns are unknown."""
+    for node in walk(plan):
+        if isinstance(node, (MapRecords, Collate)):
+            return True
+        if isinstance(node, Filter) and not isinstance(node.condition, Cond):
+            return True
+        if isinstance(node, GroupBy) and not isinstance(node.key, str):
+            return True
+        if isinstance(node, Slots) and node.whole_records:
+            return True
+    return False

@@ -1,0 +1,124 @@
+"""The rewrite rules, a small function each. The docstring is the before and the after.
+
+Rules on ops (crop before resize, normalise fusion, reduced-scale JPEG decode) are declared beside the ops they know,
+through `registry.register_fusion`; here they are only applied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from .expr import All, Cond
+from .plan import Batch, Chain, Filter, GroupBy, Limit, Plan, Scan, Select, Shape, Slots, needs_records
+from .registry import Decoder, OpCall, Transform, fusions
+from .rewrite import Rewritten, Rule, rewrite, rule
+
+KEY_FIELDS = ("key", "id", "name", "path", "uri")
+"""Fields a record's key is taken from, in this order."""
+SEED_FIELD = "seed"
+
+
+@rule(Filter)
+def filter_below_select(node: Filter) -> Plan | None:
+    """Filter(Select(x)) -> Select(Filter(x)), so that the scan can take the condition."""
+    below = node.input
+    if not isinstance(below, Select) or not isinstance(node.condition, Cond):
+        return None
+    return replace(below, input=replace(node, input=below.input))
+
+
+@rule(Filter)
+def predicate_pushdown(node: Filter) -> Plan | None:
+    """Filter(Scan) -> Scan(predicate): a columnar source drops rows before they are read further."""
+    below = node.input
+    if not isinstance(below, Scan) or not below.columnar or below.sliced or not isinstance(node.condition, Cond):
+        return None
+    both = node.condition if below.predicate is None else All((below.predicate, node.condition))
+    return replace(below, predicate=both)
+
+
+@rule(Limit)
+def limit_below_select(node: Limit) -> Plan | None:
+    """Limit(Select(x)) -> Select(Limit(x)), so that the scan can take the limit."""
+    below = node.input
+    return replace(below, input=replace(node, input=below.input)) if isinstance(below, Select) else None
+
+
+@rule(Limit)
+def limit_pushdown(node: Limit) -> Plan | None:
+    """Limit(Scan) -> Scan(limit): a columnar source stops reading early."""
+    below = node.input
+    if not isinstance(below, Scan) or not below.columnar:
+        return None
+    left = None if below.limit is None else max(0, below.limit - node.offset)
+    count = left if node.count is None else node.count if left is None else min(node.count, left)
+    return replace(below, limit=count, offset=below.offset + node.offset)
+
+
+@rule(Select)
+def select_pushdown(node: Select) -> Plan | None:
+    """Select(Scan) -> Scan(columns): only these columns are read."""
+    below = node.input
+    if not isinstance(below, Scan) or not below.columnar or below.columns is not None:
+        return None
+    return replace(below, columns=node.columns)
+
+
+@rule(Shape)
+def projection_pushdown(node: Batch | GroupBy) -> Plan | None:
+    """Batch(Slots(Scan)) -> Batch(Slots(Scan(columns))): read what slots, keys, arguments and groups need."""
+    slots = node.input
+    if not isinstance(slots, Slots) or not isinstance(slots.input, Scan) or needs_records(node):
+        return None
+    scan = slots.input
+    if not scan.columnar:
+        return None
+    needed = {*slots.columns(), *KEY_FIELDS, SEED_FIELD}
+    if isinstance(node, GroupBy):
+        needed.add(str(node.key))
+    available = scan.columns if scan.columns is not None else tuple(scan.source.schema().names)  # type: ignore[attr-defined]
+    kept = tuple(name for name in available if name in needed)
+    if kept == available:
+        return None
+    return replace(node, input=replace(slots, input=replace(scan, columns=kept)))
+
+
+def fusion_rule(name: str, fuse: Callable[[OpCall, OpCall], tuple[OpCall, ...] | None]) -> Rule:
+    """A registered rewrite of two neighbouring op calls, as a rule over every chain of a plan."""
+
+    def fuse_neighbours(node: Slots) -> Plan | None:
+        for position, chain in enumerate(node.chains):
+            if (fused := _fuse_once(chain, fuse)) is not None:
+                return replace(node, chains=(*node.chains[:position], fused, *node.chains[position + 1 :]))
+        return None
+
+    fuse_neighbours.__doc__ = fuse.__doc__
+    return Rule(name, Slots, fuse_neighbours)
+
+
+def _fuse_once(chain: Chain, fuse: Callable[[OpCall, OpCall], tuple[OpCall, ...] | None]) -> Chain | None:
+    calls = chain.calls
+    for i in range(len(calls) - 1):
+        new = fuse(calls[i], calls[i + 1])
+        if new is not None and new != calls[i : i + 2]:
+            joined = (*calls[:i], *new, *calls[i + 2 :])
+            decoder, transforms = joined[0], joined[1:]
+            if isinstance(decoder, Decoder) and all(isinstance(t, Transform) for t in transforms):
+                return replace(chain, decoder=decoder, transforms=transforms)  # type: ignore[arg-type]
+    return None
+
+
+RELATIONAL = (
+    filter_below_select,
+    predicate_pushdown,
+    limit_below_select,
+    limit_pushdown,
+    select_pushdown,
+    projection_pushdown,
+)
+
+
+def optimize(plan: Plan) -> Rewritten:
+    """Every rule, to a fixed point."""
+    return rewrite(plan, (*RELATIONAL, *(fusion_rule(name, f) for name, f in fusions().items())))
