@@ -1,0 +1,46 @@
+# Every target makes what it needs: a virtual environment under .venvs/, made again when pyproject.toml changes.
+#
+#   make demo    the first example on real photos; writes demo-output/contact-sheet.png
+#   make test    the tests
+#   make lint    ruff, and mypy in strict mode
+#   make bench   the benchmarks
+#   make stubs   the generated files: *.pyi, docs/ops.md
+#
+# Needs Python 3.11 or newer; PYTHON=/path/to/python picks another than the first one found.
+
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
+PIP_FLAGS := --quiet --disable-pip-version-check --no-input
+
+.PHONY: help demo test lint bench stubs clean
+help:
+	@sed -n '3,7s/^#  //p' Makefile
+
+demo: .venvs/demo/ready
+	.venvs/demo/bin/python -m dataio demo
+
+test: .venvs/dev/ready
+	.venvs/dev/bin/python -m pytest
+
+lint: .venvs/dev/ready
+	.venvs/dev/bin/ruff check .
+	.venvs/dev/bin/python scripts/check_tree.py
+	cd build/check && ../../.venvs/dev/bin/mypy --config-file ../../pyproject.toml
+
+bench: .venvs/bench/ready
+	.venvs/bench/bin/python -m bench
+
+stubs: .venvs/dev/ready
+	.venvs/dev/bin/python scripts/make_stubs.py
+	.venvs/dev/bin/python scripts/make_ops_table.py
+
+# .venvs/NAME/ready: the environment of the optional dependencies NAME.
+.venvs/%/ready: pyproject.toml
+	@test -n "$(PYTHON)" || { echo "no Python 3.11 or newer found: set PYTHON=" >&2; exit 1; }
+	@echo "making .venvs/$* (a few minutes the first time)"
+	@test -x .venvs/$*/bin/python || $(PYTHON) -m venv .venvs/$*
+	@.venvs/$*/bin/python -m pip install $(PIP_FLAGS) -e '.[$*]'
+	@touch $@
+
+clean:
+	rm -rf .venvs build demo-output
