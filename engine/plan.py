@@ -55,9 +55,10 @@ class Plan:
 
     __slots__ = ()
 
-    @property
-    def input(self) -> Plan | None:  # overridden by the field of every node but Scan
-        return None
+
+def input_of(node: Plan) -> Plan | None:
+    """The node below, None below a scan."""
+    return getattr(node, "input", None)
 
 
 def walk(plan: Plan) -> Iterator[Plan]:
@@ -65,7 +66,7 @@ def walk(plan: Plan) -> Iterator[Plan]:
     node: Plan | None = plan
     while node is not None:
         yield node
-        node = node.input
+        node = input_of(node)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ class Scan(Plan):
 class Filter(Plan):
     """Keep the rows for which `condition` (an expression, or a callable on the record) is true."""
 
-    input: Plan  # type: ignore[misc]
+    input: Plan
     condition: Cond | Callable[[Any], bool]
 
 
@@ -99,7 +100,7 @@ class Filter(Plan):
 class Select(Plan):
     """Keep these columns, in this order."""
 
-    input: Plan  # type: ignore[misc]
+    input: Plan
     columns: tuple[str, ...]
 
 
@@ -107,7 +108,7 @@ class Select(Plan):
 class Limit(Plan):
     """Skip `offset` rows, then keep `count` (None: all)."""
 
-    input: Plan  # type: ignore[misc]
+    input: Plan
     count: int | None
     offset: int = 0
 
@@ -116,7 +117,7 @@ class Limit(Plan):
 class MapRecords(Plan):
     """Replace each record by `function(record)`; it may read anything."""
 
-    input: Plan  # type: ignore[misc]
+    input: Plan
     function: Callable[[Any], Any]
 
 
@@ -127,7 +128,7 @@ class Slots(Plan):
     `whole_records` is set when something beside the chains reads the record (`context=`).
     """
 
-    input: Plan  # type: ignore[misc]
+    input: Plan
     chains: tuple[Chain, ...]
     whole_records: bool = False
 
@@ -150,7 +151,7 @@ class Shape(Plan):
 class Batch(Shape):
     """Consecutive groups of `size` records; the last, shorter one is kept unless `drop_last`."""
 
-    input: Plan  # type: ignore[misc]
+    input: Plan
     size: int
     drop_last: bool = False
     prefetch: int = 4
@@ -160,7 +161,7 @@ class Batch(Shape):
 class Collate(Shape):
     """The source yields iterables of records; each becomes one batch."""
 
-    input: Plan  # type: ignore[misc]
+    input: Plan
     prefetch: int = 4
 
 
@@ -168,7 +169,7 @@ class Collate(Shape):
 class GroupBy(Shape):
     """One batch per run of consecutive equal keys (a field, an index, or a callable on the record)."""
 
-    input: Plan  # type: ignore[misc]
+    input: Plan
     key: str | int | Callable[[Any], Any]
     prefetch: int = 4
 
@@ -177,7 +178,7 @@ class GroupBy(Shape):
 class MapBatches(Plan):
     """Replace each finished batch by `function(batch)`."""
 
-    input: Plan  # type: ignore[misc]
+    input: Plan
     function: Callable[[Any], Any]
 
 

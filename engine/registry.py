@@ -24,7 +24,7 @@ from .schema import Takes, TensorType
 
 F = TypeVar("F", bound=Callable[..., Any])
 OpKind: TypeAlias = Literal["decoder", "transform", "batch_transform"]
-KernelKind: TypeAlias = Literal["out", "batched", "original_hw"]
+KernelKind: TypeAlias = Literal["out", "batched", "original_hw", "setup"]
 Infer: TypeAlias = Callable[..., TensorType]
 
 INJECTED = ("rng", "layout")
@@ -380,8 +380,9 @@ def register_kernel(op: str, kernel: KernelKind, *, kind: OpKind = "transform") 
 
     * `"out"`: `fn(value, out, **arguments) -> None` writes the result into `out`, one row of the batch buffer.
     * `"batched"`: decoders: `fn(values, **arguments) -> array | None` turns a list of bytes-like sources into one
-      stacked array `[n, ...]`; None when this column needs the per-row form.
+      stacked array `[n, ...]`, or a list of row values; None when this column needs the per-row form.
     * `"original_hw"`: decoders: `fn(data, value, **arguments) -> (h, w)`, the size before any transform.
+    * `"setup"`: `fn() -> None`, called once on every worker thread before its first morsel (thread-local settings).
     """
 
     def declare(function: F) -> F:

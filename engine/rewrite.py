@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from .errors import InternalError
-from .plan import Plan
+from .plan import Plan, input_of
 
 RuleFunction: TypeAlias = Callable[[Any], "Plan | None"]
 
@@ -54,10 +54,11 @@ def rewrite(plan: Plan, rules: tuple[Rule, ...]) -> Rewritten:
 
 
 def _once(plan: Plan, rules: tuple[Rule, ...], fired: list[str]) -> Plan | None:
-    if plan.input is not None:
-        below = _once(plan.input, rules, fired)
-        if below is not None:
-            return replace(plan, input=below)  # type: ignore[type-var]
+    below = input_of(plan)
+    if below is not None:
+        new = _once(below, rules, fired)
+        if new is not None:
+            return replace(plan, input=new)  # type: ignore[type-var]
     for candidate in rules:
         if isinstance(plan, candidate.node):
             result = candidate.function(plan)
