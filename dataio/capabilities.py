@@ -1,0 +1,187 @@
+"""What this installation can do. Everything reported was looked up or tried; nothing is assumed."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import importlib.metadata
+import importlib.util
+import platform
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from . import settings
+
+PACKAGES = (
+    "numpy",
+    "pyarrow",
+    "polars",
+    "pillow",
+    "opencv-python-headless",
+    "simplejpeg",
+    "fsspec",
+    "obstore",
+    "safetensors",
+    "torch",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A yes or no, with the reason or a detail."""
+
+    available: bool
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{'yes' if self.available else 'no'}: {self.detail}" if self.detail else "yes"
+
+
+def version() -> str:
+    """The installed version of dataio; "unknown" when it runs from a bare checkout."""
+    try:
+        return importlib.metadata.version("dataio-py")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def packages() -> dict[str, str | None]:
+    """Versions of the packages that dataio uses; None for an absent one."""
+    found: dict[str, str | None] = {}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+def image_codecs() -> dict[str, Probe]:
+    """Image formats that can be decoded, with the library that does it."""
+    found: dict[str, Probe] = {}
+    features: Any = importlib.import_module("PIL.features")
+    if importlib.util.find_spec("simplejpeg"):
+        found["jpeg"] = Probe(True, "simplejpeg, libjpeg-turbo")
+    else:
+        found["jpeg"] = Probe(bool(features.check("jpg")), f"Pillow, libjpeg {features.version('jpg')}")
+    opencv = _opencv_codecs()
+    found["png"] = (
+        Probe(True, f"OpenCV, {opencv['PNG']}")
+        if "PNG" in opencv
+        else Probe(bool(features.check("zlib")), "Pillow")
+    )
+    for name, feature in (("webp", "webp"), ("tiff (compressed)", "libtiff")):
+        there = bool(features.check(feature))
+        found[name] = Probe(there, f"Pillow, {features.version(feature)}" if there else "Pillow lacks it")
+    found["gif, bmp, pnm, tga, qoi"] = Probe(True, "Pillow")
+    return found
+
+
+def _opencv_codecs() -> dict[str, str]:
+    try:
+        cv2: Any = importlib.import_module("cv2")
+        text: str = cv2.getBuildInformation()
+    except Exception:  # an unusable OpenCV is reported as an absent one
+        return {}
+    return {m[1]: m[2].strip() for m in re.finditer(r"^\s+(PNG|JPEG|WEBP|TIFF):\s+(.+)$", text, re.MULTILINE)}
+
+
+def cuda_driver() -> Probe:
+    """Asks the NVIDIA driver itself, so that it works without torch."""
+    try:
+        driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    except OSError:
+        return Probe(False, "the NVIDIA driver library is not found")
+    if code := driver.cuInit(0):
+        return Probe(False, f"the NVIDIA driver does not start (cuInit returned {code})")
+    number, devices = ctypes.c_int(), ctypes.c_int()
+    driver.cuDriverGetVersion(ctypes.byref(number))
+    driver.cuDeviceGetCount(ctypes.byref(devices))
+    release = f"{number.value // 1000}.{number.value % 1000 // 10}"
+    return Probe(devices.value > 0, f"CUDA {release}, {devices.value} device(s)")
+
+
+def torch_cuda() -> Probe:
+    """Whether torch can use a CUDA device; `device="cuda"` and pinned memory need that."""
+    try:
+        torch: Any = importlib.import_module("torch")
+    except ImportError:
+        return Probe(False, "torch is not installed; pip install 'dataio-py[torch]'")
+    if torch.version.cuda is None:
+        return Probe(False, "this build of torch has no CUDA")
+    if not torch.cuda.is_available():
+        return Probe(False, f"torch was built for CUDA {torch.version.cuda} and finds no device")
+    return Probe(True, f"CUDA {torch.version.cuda}, {torch.cuda.get_device_name(0)}")
+
+
+def gds() -> Probe:
+    """Whether the cuFile library of GPUDirect Storage is installed; no read path uses it yet."""
+    try:
+        ctypes.CDLL("libcufile.so.0")
+    except OSError:
+        return Probe(False, "libcufile.so.0 is not found")
+    return Probe(True, "libcufile.so.0 loads; not used by this version")
+
+
+def _setting(read: Callable[[], object]) -> object:
+    try:
+        return read()
+    except settings.SettingError as error:
+        return f"error: {error}"
+
+
+def report() -> dict[str, Any]:
+    """The capability report as plain data."""
+    return {
+        "dataio": version(),
+        "platform": {
+            "system": platform.system(),
+            "machine": platform.machine(),
+            "python": platform.python_version(),
+        },
+        "packages": packages(),
+        "image_codecs": {name: asdict(probe) for name, probe in image_codecs().items()},
+        "workers": {
+            "cpu_workers": _setting(settings.cpu_workers),
+            "executor": _setting(settings.default_executor),
+            "executors": ["thread", "process"],
+        },
+        "subsystems": {
+            "CUDA driver": asdict(cuda_driver()),
+            "CUDA through torch": asdict(torch_cuda()),
+            "cuFile (GDS)": asdict(gds()),
+        },
+        "env_overrides": settings.overrides(),
+        "env_unknown": settings.unknown(),
+    }
+
+
+def lines(found: dict[str, Any]) -> list[str]:
+    """The report as text."""
+    where = found["platform"]
+    workers = found["workers"]
+    out = [f"dataio {found['dataio']}"]
+    out.append(_row("platform", f"{where['system']} {where['machine']}, Python {where['python']}"))
+    out.append("Packages")
+    out += [_row(name, v or "not installed") for name, v in found["packages"].items()]
+    out.append("Image codecs")
+    out += [_row(name, str(Probe(**probe))) for name, probe in found["image_codecs"].items()]
+    out.append("Workers")
+    out.append(_row("cpu workers", workers["cpu_workers"]))
+    out.append(_row("executor", f"{workers['executor']} (of {', '.join(workers['executors'])})"))
+    out.append("Subsystems")
+    out += [_row(name, str(Probe(**probe))) for name, probe in found["subsystems"].items()]
+    out.append("Env overrides")
+    notes = found["env_unknown"]
+    for name, value in found["env_overrides"].items():
+        out.append(_row(name, f"{value}  ({notes[name]})" if name in notes else value))
+    if not found["env_overrides"]:
+        out.append("  none")
+    return out
+
+
+def _row(label: str, value: object) -> str:
+    return f"  {label:<26}{value}"
