@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .errors import PlanError
+from .errors import PlanError, unknown_columns
 
 if TYPE_CHECKING:
     import polars as pl
@@ -135,8 +135,11 @@ class Cond:
         """The value for one record: `get(field)` gives a field (None when missing), `array` the decoded row."""
         raise NotImplementedError
 
-    def to_polars(self) -> pl.Expr:
-        """The same condition as a Polars expression over columns of those names."""
+    def to_polars(self, schema: Mapping[str, pl.DataType]) -> pl.Expr:
+        """The same condition as a Polars expression over columns of those names and types.
+
+        The result is true or false in every row, never null, and agrees with `of_record`.
+        """
         raise NotImplementedError
 
     def canonical(self) -> dict[str, Any]:
@@ -167,6 +170,12 @@ def _is_number(value: Any) -> bool:
     return not isinstance(value, bool) and hasattr(value, "__lt__") and hasattr(value, "__float__")
 
 
+def _dtype(of: Col, schema: Mapping[str, pl.DataType]) -> pl.DataType:
+    if of.field not in schema:
+        raise unknown_columns([of.field], schema, reader=f"the condition on {of}")
+    return schema[of.field]
+
+
 @dataclass(frozen=True, slots=True)
 class Truthy(Cond):
     """The field is true as Python counts it."""
@@ -179,10 +188,10 @@ class Truthy(Cond):
     def of_record(self, get: Callable[[str], Any], array: Any = None) -> bool:
         return bool(get(self.of.field))
 
-    def to_polars(self) -> pl.Expr:
-        import polars as pl
+    def to_polars(self, schema: Mapping[str, pl.DataType]) -> pl.Expr:
+        from .polars_terms import truthy
 
-        return pl.col(self.of.field).cast(pl.Boolean).fill_null(False)
+        return truthy(self.of.field, _dtype(self.of, schema))
 
     def canonical(self) -> dict[str, Any]:
         return _node("field_truthy", field=self.of.canonical())
@@ -210,16 +219,10 @@ class Compare(Cond):
     def of_record(self, get: Callable[[str], Any], array: Any = None) -> bool:
         return compare(self.op, get(self.of.field), self.value)
 
-    def to_polars(self) -> pl.Expr:
-        import polars as pl
+    def to_polars(self, schema: Mapping[str, pl.DataType]) -> pl.Expr:
+        from .polars_terms import comparison
 
-        column, value = pl.col(self.of.field), pl.lit(self.value)
-        if self.op == "eq":
-            return column.eq_missing(value)
-        if self.op == "ne":
-            return column.ne_missing(value)
-        result: pl.Expr = COMPARISONS[self.op](column, value)  # type: ignore[assignment]
-        return result.fill_null(False)
+        return comparison(self.of.field, self.op, self.value, _dtype(self.of, schema))
 
     def canonical(self) -> dict[str, Any]:
         return _node("field_cmp", field=self.of.canonical(), cmp=self.op, value=self.value)
@@ -238,7 +241,7 @@ class IsNull(Cond):
     def of_record(self, get: Callable[[str], Any], array: Any = None) -> bool:
         return get(self.of.field) is None
 
-    def to_polars(self) -> pl.Expr:
+    def to_polars(self, schema: Mapping[str, pl.DataType]) -> pl.Expr:
         import polars as pl
 
         return pl.col(self.of.field).is_null()
@@ -266,13 +269,8 @@ class IsIn(Cond):
         found = get(self.of.field)
         return any(compare("eq", found, value) for value in self.values)
 
-    def to_polars(self) -> pl.Expr:
-        import polars as pl
-
-        result = pl.lit(False)
-        for value in self.values:
-            result = result | pl.col(self.of.field).eq_missing(pl.lit(value))
-        return result
+    def to_polars(self, schema: Mapping[str, pl.DataType]) -> pl.Expr:
+        return AnyOf(tuple(Compare(self.of, "eq", value) for value in self.values)).to_polars(schema)
 
     def canonical(self) -> dict[str, Any]:
         return _node("field_in", field=self.of.canonical(), values=list(self.values))
@@ -306,7 +304,7 @@ class Measure(Cond):
             return False
         return bool(found) if self.op is None else COMPARISONS[self.op](found, self.value)
 
-    def to_polars(self) -> pl.Expr:
+    def to_polars(self, schema: Mapping[str, pl.DataType]) -> pl.Expr:
         raise PlanError(f"{self} needs a decoded tensor; it cannot filter rows of a table")
 
     def canonical(self) -> dict[str, Any]:
@@ -328,8 +326,8 @@ class Not(Cond):
     def of_record(self, get: Callable[[str], Any], array: Any = None) -> bool:
         return not self.inner.of_record(get, array)
 
-    def to_polars(self) -> pl.Expr:
-        return ~self.inner.to_polars()
+    def to_polars(self, schema: Mapping[str, pl.DataType]) -> pl.Expr:
+        return ~self.inner.to_polars(schema)
 
     def canonical(self) -> dict[str, Any]:
         return _node("not", inner=self.inner.canonical())
@@ -350,10 +348,10 @@ class All(Cond):
     def of_record(self, get: Callable[[str], Any], array: Any = None) -> bool:
         return all(c.of_record(get, array) for c in self.children)
 
-    def to_polars(self) -> pl.Expr:
+    def to_polars(self, schema: Mapping[str, pl.DataType]) -> pl.Expr:
         import polars as pl
 
-        return pl.all_horizontal(*(c.to_polars() for c in self.children)) if self.children else pl.lit(True)
+        return pl.all_horizontal(*(c.to_polars(schema) for c in self.children)) if self.children else pl.lit(True)
 
     def canonical(self) -> dict[str, Any]:
         return _node("all", children=[c.canonical() for c in self.children])
@@ -374,10 +372,10 @@ class AnyOf(Cond):
     def of_record(self, get: Callable[[str], Any], array: Any = None) -> bool:
         return any(c.of_record(get, array) for c in self.children)
 
-    def to_polars(self) -> pl.Expr:
+    def to_polars(self, schema: Mapping[str, pl.DataType]) -> pl.Expr:
         import polars as pl
 
-        return pl.any_horizontal(*(c.to_polars() for c in self.children)) if self.children else pl.lit(False)
+        return pl.any_horizontal(*(c.to_polars(schema) for c in self.children)) if self.children else pl.lit(False)
 
     def canonical(self) -> dict[str, Any]:
         return _node("any", children=[c.canonical() for c in self.children])
@@ -396,7 +394,7 @@ class ConstCond(Cond):
     def of_record(self, get: Callable[[str], Any], array: Any = None) -> bool:
         return self.value
 
-    def to_polars(self) -> pl.Expr:
+    def to_polars(self, schema: Mapping[str, pl.DataType]) -> pl.Expr:
         import polars as pl
 
         return pl.lit(self.value)

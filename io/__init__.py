@@ -1,0 +1,1 @@
+"""Bytes: URIs, readers, writers and transfers."""
