@@ -186,7 +186,9 @@ class OpSpec:
 
     @cached_property
     def injected(self) -> tuple[str, ...]:
-        return tuple(n for n in INJECTED if n in self._signature.parameters)
+        # A decoder makes the value, so there is no layout to fill in: its `layout` is an argument of its own.
+        names = INJECTED if self.kind != "decoder" else ("rng",)
+        return tuple(n for n in names if n in self._signature.parameters)
 
     @cached_property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -194,7 +196,7 @@ class OpSpec:
         named = [
             p
             for p in self._signature.parameters.values()
-            if p.kind is inspect.Parameter.KEYWORD_ONLY and p.name not in INJECTED
+            if p.kind is inspect.Parameter.KEYWORD_ONLY and p.name not in self.injected
         ]
         return tuple(
             Parameter(p.name, hints.get(p.name, Any), p.default, is_dynamic_annotation(hints.get(p.name)))
