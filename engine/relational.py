@@ -34,7 +34,7 @@ def lazy_query(
     """
     query = narrowed(frame, columns, predicate, offset, limit)
     if hasattr(query, "collect_batches"):
-        frames: Iterable[pl.DataFrame] = query.collect_batches(maintain_order=True, lazy=True, engine="streaming")
+        frames: Iterable[pl.DataFrame] = query.collect_batches(maintain_order=True, engine="streaming")
     else:
         frames = [query.collect()]
     for chunk in frames:

@@ -1,0 +1,1 @@
+"""The actors of a loader's graph, one a file."""

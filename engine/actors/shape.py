@@ -1,0 +1,163 @@
+"""The Shape actor: gathers morsels into batches, drops failed rows, keeps the order, applies the failure policy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..actor import Actor, Mailbox, Mark
+from ..batch import FinishedBatch, Job, SlotColumn, describe_error
+from ..errors import BatchError
+from ..physical import MorselResult
+
+if TYPE_CHECKING:
+    from ..run import Graph
+
+
+class ShapeActor(Actor):
+    """Receives `(batch number, message)`: the job, its morsel results, END, or an error in its place."""
+
+    def __init__(self, graph: Graph, mailbox: Mailbox) -> None:
+        super().__init__("shape", graph, mailbox)
+        self.graph = graph
+        self.jobs: dict[int, Job] = {}
+        self.early: dict[int, list[MorselResult]] = {}
+        self.finished_batches: dict[int, Any] = {}
+        self.next = 0
+        self.end: tuple[int, Any] | None = None
+        self.emitted = 0
+
+    def receive(self, message: tuple[int, Any]) -> None:
+        number, what = message
+        if isinstance(what, MorselResult):
+            self.collect(self.jobs[number], what)
+        elif isinstance(what, Job):
+            self.jobs[number] = what
+            if what.length == 0:
+                self.finish(what)
+        else:  # END or an error: in its place after the last batch
+            self.end = (number, what)
+            self.emit_end()
+
+    def collect(self, job: Job, result: MorselResult) -> None:
+        self.graph.stats.add(result)
+        for failure in result.failures:
+            job.failures.setdefault(failure.row, failure)
+        for slot, chain in result.chains.items():
+            if chain.values is not None:
+                job.results.setdefault(slot, []).append((result.offset, result.length, chain.values))
+            if chain.sizes is not None:
+                sizes = job.sizes.setdefault(slot, [None] * job.length)
+                sizes[result.offset : result.offset + result.length] = chain.sizes
+        job.waiting -= result.length
+        if job.waiting == 0:
+            self.finish(job)
+
+    def finish(self, job: Job) -> None:
+        del self.jobs[job.number]
+        stats = self.graph.stats
+        stats.completed += job.length
+        stats.failed += len(job.failures)
+        batch = self.graph.judge(assemble(job, self.graph))
+        if self.graph.order == "completion":
+            self.emit(batch)
+            self.emit_end()
+            return
+        self.finished_batches[job.number] = batch
+        while self.next in self.finished_batches:
+            self.emit(self.finished_batches.pop(self.next))
+            self.next += 1
+        self.emit_end()
+
+    def emit(self, batch: FinishedBatch | BatchError) -> None:
+        self.emitted += 1
+        self.graph.next_mailbox.put(batch)
+
+    def emit_end(self) -> None:
+        if self.end is not None and self.emitted == self.end[0]:
+            self.graph.next_mailbox.put(self.end[1])
+            self.end = None
+
+
+def assemble(job: Job, graph: Graph) -> FinishedBatch:
+    """The survivors of a job whose morsels are all back."""
+    failed = job.failures
+    indices = range(job.length) if not failed else [i for i in range(job.length) if i not in failed]
+    slots: dict[str, SlotColumn] = {}
+    for chain in job.program.chains:
+        slot = chain.slot
+        if slot in job.inactive:
+            continue
+        sizes = job.sizes.get(slot)
+        if sizes is not None and failed:
+            sizes = [sizes[i] for i in indices]
+        block = job.blocks.get(slot)
+        if block is not None:
+            array = block.array
+            if failed:
+                close_gaps(array, indices)
+                array = array[: len(indices)]
+            slots[slot] = SlotColumn(dense=array, sizes=sizes)
+            continue
+        column = gather(job, slot, indices, chain.is_object, graph)
+        column.sizes = sizes
+        slots[slot] = column
+    job.blocks = {}
+    return FinishedBatch(job, slots, indices)
+
+
+def close_gaps(array: np.ndarray, indices: Any) -> None:
+    """Move the surviving rows to the front, in place."""
+    for to, row in enumerate(indices):
+        if to != row:
+            array[to] = array[row]
+
+
+def gather(job: Job, slot: str, indices: Any, objects: bool, graph: Graph) -> SlotColumn:
+    """One column from what the morsels returned row by row, or as whole arrays."""
+    pieces = sorted(job.results.get(slot, ()), key=lambda piece: piece[0])
+    arrays = [values for _, _, values in pieces if isinstance(values, np.ndarray)]
+    if arrays and len(arrays) == len(pieces) and len({(a.shape[1:], a.dtype) for a in arrays}) == 1:
+        whole = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+        if job.failures:
+            whole = whole[np.asarray(indices, dtype=np.intp)]
+        return SlotColumn(dense=whole)
+    if len(pieces) == 1 and not job.failures and isinstance(pieces[0][2], list):
+        rows = pieces[0][2]
+    else:
+        by_row: list[Any] = [None] * job.length
+        for offset, length, values in pieces:
+            by_row[offset : offset + length] = list(values)
+        rows = [by_row[i] for i in indices] if job.failures else by_row
+    if objects or any(not isinstance(row, np.ndarray) for row in rows):
+        return SlotColumn(rows=rows if rows is not None else [], objects=True)
+    if rows and all(row.shape == rows[0].shape and row.dtype == rows[0].dtype for row in rows):
+        first = rows[0]
+        block = graph.executor.buffers.acquire((len(rows), *first.shape), first.dtype)
+        np.stack(rows, out=block.array)
+        return SlotColumn(dense=block.array)
+    return SlotColumn(rows=rows)
+
+
+class BatchOpsActor(Actor):
+    """Applies the Python batch maps, in order, to each finished batch."""
+
+    def __init__(self, graph: Graph, mailbox: Mailbox) -> None:
+        super().__init__("batch-ops", graph, mailbox)
+        self.graph = graph
+
+    def receive(self, message: Any) -> None:
+        if isinstance(message, (Mark, BaseException)):
+            self.graph.delivery.put(message)
+            return
+        batch = self.graph.wrap(message)
+        try:
+            result = batch
+            for function in self.graph.batch_maps:
+                result = function(result)
+        except Exception as error:
+            error.add_note(f"in a batch map, batch {message.number}")
+            self.graph.delivery.put(error)
+            return
+        self.graph.delivery.put((message, result))

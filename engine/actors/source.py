@@ -1,0 +1,324 @@
+"""The Source actor: takes a credit, cuts the next batch, and hands its morsels to the workers."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..actor import Actor, Mark
+from ..batch import Job, Keys, stem
+from ..errors import MissingFieldError, PlanError, RecordError
+from ..executors.base import Task
+from ..expr import field_getter
+from ..morsel import Morsel, column_values
+from ..physical import MISSING, ChainProgram, Failure, MorselResult, failure_of, run_morsel
+from ..plan import Chain
+from ..records import BadRecord, Unit, units
+from ..rules import KEY_FIELDS, SEED_FIELD
+
+if TYPE_CHECKING:
+    from ..run import Graph
+
+_KEYS = frozenset(KEY_FIELDS)
+_PLAIN_SOURCES = (str, bytes, bytearray, memoryview, np.ndarray, os.PathLike)
+
+
+def is_source_value(value: Any) -> bool:
+    """True for what may stand for a whole record of a single-slot pipeline."""
+    return isinstance(value, _PLAIN_SOURCES) or hasattr(value, "read_all")
+
+
+class SourceActor(Actor):
+    """Iterates the source of one epoch."""
+
+    def __init__(self, graph: Graph) -> None:
+        super().__init__("source", graph)
+        self.graph = graph
+        self.units: Iterator[Unit] = units(graph.shape)
+        self.index = 0
+
+    def loop(self) -> None:
+        graph, stats = self.graph, self.graph.stats
+        number = 0
+        try:
+            while True:
+                waited = time.perf_counter_ns()
+                if not graph.batch_credits.take() or graph.stopped():
+                    return
+                began = time.perf_counter_ns()
+                stats.source_wait_ns += began - waited
+                unit = next(self.units, None)
+                if unit is None:
+                    break
+                self.dispatch(number, unit)
+                number += 1
+                stats.source_busy_ns += time.perf_counter_ns() - began
+        except Exception as error:
+            graph.shape_mailbox.put((number, error))  # in its place in the stream: what came before is delivered
+            return
+        graph.shape_mailbox.put((number, Mark.END))
+
+    def finished(self) -> None:
+        close = getattr(self.units, "close", None)
+        if close is not None:
+            close()
+        self.units = iter(())
+
+    def dispatch(self, number: int, unit: Unit) -> None:
+        """Make the job of one batch and queue its morsels."""
+        graph = self.graph
+        length = len(unit)
+        columns = Columns(unit, graph)
+        job = Job(
+            number=number,
+            start=self.index,
+            length=length,
+            keys=columns.keys(self.index),
+            program=graph.program,
+            inactive=columns.inactive,
+            failures=columns.failures,
+            context=columns.context,
+            waiting=length,
+        )
+        self.index += length
+        graph.stats.submitted += length
+        if graph.program.inline:
+            self.run_inline(job, columns)
+            return
+        for chain in graph.program.chains:
+            if chain.slot not in job.inactive and not chain.is_object:
+                kind = chain.type if chain.type.static else columns.uniform_type(chain)
+                if kind.static:
+                    shape = (length, *kind.shape)  # type: ignore[misc]
+                    job.blocks[chain.slot] = graph.executor.buffers.acquire(shape, np.dtype(kind.dtype))
+        graph.shape_mailbox.put((number, job))
+        rows = graph.morsel_rows(length)
+        failed = frozenset(job.failures)
+        for offset in range(0, length, rows):
+            if graph.record_credits is not None and not graph.record_credits.take():
+                return
+            morsel = columns.morsel(job.start, offset, min(rows, length - offset), failed)
+            graph.executor.submit(
+                Task(graph.program, job, morsel, graph.seed, graph.epoch, graph.morsel_done, graph.stopped)
+            )
+
+    def run_inline(self, job: Job, columns: Columns) -> None:
+        """Nothing to read, decode or transform: not worth a trip to the workers."""
+        graph = self.graph
+        morsel = columns.morsel(job.start, 0, job.length, frozenset(job.failures))
+        result: MorselResult = run_morsel(graph.program, morsel, {}, graph.seed, graph.epoch, job.inactive)
+        graph.shape_mailbox.put((job.number, job))
+        graph.shape_mailbox.put((job.number, result))
+
+
+class Columns:
+    """The columns that the chains of a plan read from one unit of records, and the rows that lack them."""
+
+    def __init__(self, unit: Unit, graph: Graph) -> None:
+        self.unit = unit
+        self.length = len(unit)
+        self.failures: dict[int, Failure] = {}
+        self.values: dict[str, Sequence[Any]] = {}
+        self.chains = graph.program.chains
+        self.single = len(self.chains) == 1
+        self.context: list[Any] | None = None
+        rows = unit.rows
+        if unit.batch is None:
+            kinds = set(map(type, rows))
+            if BadRecord in kinds:
+                self._mark_bad(rows)
+            self.mappings = kinds == {dict}
+        self.inactive = self._inactive(graph.chains, graph)
+        for chain in self.chains:
+            if chain.slot not in self.inactive:
+                self._extract(chain)
+        names = dict.fromkeys(f for c in self.chains if c.slot not in self.inactive for f in c.fields)
+        if graph.program.random:
+            names[SEED_FIELD] = None
+        for name in names:
+            self._extract_field(name)
+        if graph.context is not None:
+            self.context = self._context(graph.context)
+
+    def _mark_bad(self, rows: list[Any]) -> None:
+        for i, row in enumerate(rows):
+            if isinstance(row, BadRecord):
+                self.failures[i] = failure_of(i, None, "map", row.op, None, row.error)
+
+    def _context(self, function: Callable[[Any], Any]) -> list[Any]:
+        from ..records import rows_of
+
+        rows = self.unit.rows if self.unit.batch is None else list(rows_of(self.unit.batch))
+        return [None if i in self.failures else function(row) for i, row in enumerate(rows)]
+
+    # ---------------------------------------------------------------- slots
+
+    def _extract(self, chain: ChainProgram) -> None:
+        """The slot's own column."""
+        slot = chain.slot
+        if self.unit.batch is not None:
+            if slot not in self.unit.batch.schema.names:
+                known = ", ".join(self.unit.batch.schema.names)
+                raise MissingFieldError(f"slot {slot!r} reads a column of that name, which the source lacks; it has: {known}")
+            if self.unit.batch.column(slot).null_count and chain.reads:
+                valid = self.unit.batch.column(slot).is_valid().to_pylist()
+                for i, ok in enumerate(valid):
+                    if not ok:
+                        error = RecordError(f"slot {slot!r}: the value is null")
+                        self.failures.setdefault(i, failure_of(i, slot, "read", "read", None, error))
+            return
+        rows = self.unit.rows
+        if self.mappings:
+            try:
+                self.values[slot] = list(map(itemgetter(slot), rows))
+                return
+            except KeyError:
+                pass
+        elif self.single and set(map(type, rows)) <= {str, bytes}:
+            self.values[slot] = rows
+            return
+        self.values[slot] = [None if i in self.failures else self._slot_value(slot, i, row) for i, row in enumerate(rows)]
+
+    def _slot_value(self, slot: str, row: int, record: Any) -> Any:
+        error: Exception
+        if isinstance(record, Mapping):
+            try:
+                return record[slot]
+            except KeyError:
+                known = ", ".join(map(repr, record)) or "nothing"
+                error = MissingFieldError(f"slot {slot!r} reads field {slot!r}, which the record lacks; it has: {known}")
+        elif self.single and is_source_value(record):
+            return record
+        else:
+            error = RecordError(
+                f"slot {slot!r} cannot be read from a record of type {type(record).__name__}; give mappings with the "
+                f"field {slot!r}, or project with dataio.map(...)"
+            )
+        self.failures[row] = failure_of(row, slot, "read", "read", None, error)
+        return None
+
+    def _extract_field(self, name: str) -> None:
+        """A scalar column that arguments read; rows without it hold MISSING."""
+        if name in self.values:
+            return
+        if self.unit.batch is not None:
+            if name not in self.unit.batch.schema.names:
+                self.values[name] = [MISSING] * self.length
+            return
+        rows = self.unit.rows
+        if self.mappings:
+            self.values[name] = [row.get(name, MISSING) for row in rows]
+        else:
+            self.values[name] = [
+                row.get(name, MISSING) if isinstance(row, Mapping) else getattr(row, name, MISSING) for row in rows
+            ]
+
+    def column(self, name: str) -> Sequence[Any]:
+        """A column's values for the whole batch."""
+        if name not in self.values:
+            self.values[name] = column_values(self.unit.batch.column(name))  # type: ignore[union-attr]
+        return self.values[name]
+
+    def uniform_type(self, chain: ChainProgram) -> Any:
+        """The row type when every record of the batch gives the chain's arguments the same values."""
+        values: dict[str, Any] = {}
+        for name in chain.fields:
+            column = self.column(name)
+            first = column[0]
+            if any(value != first for value in column) or not isinstance(first, (int, float)):
+                return chain.type
+            values[name] = first
+        return chain.type_for(values) if values else chain.type
+
+    # ---------------------------------------------------------------- activity
+
+    def _inactive(self, chains: tuple[Chain, ...], graph: Graph) -> frozenset[str]:
+        """Slots that are switched off for this batch: all of its records must agree."""
+        off: set[str] = set()
+        for chain in chains:
+            if not chain.optional and chain.skip is None:
+                continue
+            states = {self._switched_off(chain, row) for i, row in self._records() if i not in self.failures}
+            if len(states) > 1:
+                raise graph.mismatch(chain.slot)
+            if states == {True}:
+                if not chain.optional:
+                    raise PlanError(
+                        f"slot {chain.slot!r} was switched off by its condition but is not optional: "
+                        f"declare it slot({chain.slot!r}, optional=True)"
+                    )
+                off.add(chain.slot)
+        if off and len(off) == len(chains):
+            raise PlanError("every slot is switched off for some record: nothing is left to deliver")
+        return frozenset(off)
+
+    def _records(self) -> Iterator[tuple[int, Any]]:
+        if self.unit.batch is None:
+            yield from enumerate(self.unit.rows)
+            return
+        from ..records import rows_of
+
+        yield from enumerate(rows_of(self.unit.batch))
+
+    @staticmethod
+    def _switched_off(chain: Chain, record: Any) -> bool:
+        get = field_getter(record)
+        if chain.skip is not None and chain.skip.of_record(get):
+            return True
+        return chain.optional and isinstance(record, Mapping) and record.get(chain.slot) is None
+
+    # ---------------------------------------------------------------- keys and morsels
+
+    def keys(self, start: int) -> Keys:
+        """First of key, id, name; the stem of path or uri; the stem of the first slot's path; a running number."""
+        if self.unit.batch is not None:
+            return self._column_keys(start)
+        rows = self.unit.rows
+        first = next((c.slot for c in self.chains if c.slot not in self.inactive), None)
+        sources = self.values.get(first, ()) if first is not None else ()
+        named = not (self.mappings and all(map(_KEYS.isdisjoint, rows)))
+        pathlike = any(issubclass(kind, (str, os.PathLike)) for kind in set(map(type, sources)))
+        if not named and not pathlike:
+            return Keys(start)
+        return Keys(start, [self._key(row, sources[i] if sources else None, named) for i, row in enumerate(rows)])
+
+    @staticmethod
+    def _key(record: Any, source: Any, named: bool) -> str | None:
+        if named and isinstance(record, Mapping):
+            for name in ("key", "id", "name"):
+                if name in record:
+                    return str(record[name])
+            for name in ("path", "uri"):
+                if isinstance(record.get(name), (str, os.PathLike)):
+                    return stem(record[name])
+        return stem(source) if isinstance(source, (str, os.PathLike)) else None
+
+    def _column_keys(self, start: int) -> Keys:
+        batch = self.unit.batch
+        names = batch.schema.names  # type: ignore[union-attr]
+        for name in KEY_FIELDS:
+            if name in names:
+                values = self.column(name)
+                as_stem = name in ("path", "uri")
+                return Keys(start, [stem(v) if as_stem and v is not None else str(v) for v in values])
+        first = self.column(self.chains[0].slot) if self.chains[0].slot in names else ()
+        if any(isinstance(v, str) for v in first):
+            return Keys(start, [stem(v) if isinstance(v, str) else None for v in first])
+        return Keys(start)
+
+    def morsel(self, start: int, offset: int, length: int, failed: frozenset[int]) -> Morsel:
+        """Rows `[offset, offset + length)` of the batch."""
+        whole = length == self.length
+        return Morsel(
+            start=start + offset,
+            offset=offset,
+            length=length,
+            objects=dict(self.values) if whole else {n: v[offset : offset + length] for n, v in self.values.items()},
+            batch=None if self.unit.batch is None else self.unit.batch.slice(offset, length),
+            skip=frozenset(i - offset for i in failed if offset <= i < offset + length),
+        )

@@ -1,0 +1,124 @@
+"""A batch on its way: `Job` while the workers fill it, `FinishedBatch` once it is whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import PurePath
+from typing import Any
+
+import numpy as np
+
+from .buffers import Block
+from .physical import Failure, Program
+
+
+class Keys:
+    """The records' keys: known strings, or running numbers made when asked for."""
+
+    __slots__ = ("_known", "_start")
+
+    def __init__(self, start: int, known: list[str | None] | None = None) -> None:
+        self._start = start
+        self._known = known
+
+    def __getitem__(self, row: int) -> str:
+        known = self._known[row] if self._known is not None else None
+        return str(self._start + row) if known is None else known
+
+
+def stem(path: Any) -> str:
+    """`/a/b.tar.gz` gives `b.tar`, `http://h/ok` gives `ok`."""
+    return PurePath(str(path)).stem
+
+
+@dataclass(slots=True)
+class Job:
+    """One batch being worked on.
+
+    Attributes:
+        number: within the epoch; `start` is the number of its first record.
+        blocks: preallocated rows, for slots whose row type is known.
+        failures: first failure of each failed row.
+        waiting: rows whose morsel has not come back.
+    """
+
+    number: int
+    start: int
+    length: int
+    keys: Keys
+    program: Program
+    blocks: dict[str, Block] = field(default_factory=dict)
+    inactive: frozenset[str] = frozenset()
+    failures: dict[int, Failure] = field(default_factory=dict)
+    results: dict[str, list[tuple[int, int, Any]]] = field(default_factory=dict)
+    sizes: dict[str, list[tuple[int, int] | None]] = field(default_factory=dict)
+    context: list[Any] | None = None
+    waiting: int = 0
+
+
+@dataclass(slots=True)
+class SlotColumn:
+    """One slot of a finished batch: `dense` [B, ...], or one value per row (`rows`); `objects` for Python values."""
+
+    dense: np.ndarray | None = None
+    rows: list[Any] | None = None
+    objects: bool = False
+    sizes: list[tuple[int, int] | None] | None = None
+
+    @property
+    def ragged(self) -> bool:
+        return self.dense is None and not self.objects
+
+
+class FinishedBatch:
+    """The survivors of one batch, slot by slot, and what became of the others."""
+
+    def __init__(self, job: Job, slots: dict[str, SlotColumn], indices: Sequence[int]) -> None:
+        self.number = job.number
+        self.length = len(indices)
+        self.submitted = job.length
+        self.slots = slots
+        self.indices = indices
+        self.start = job.start
+        self._keys = job.keys
+        self._failures = job.failures
+        self._context = job.context
+
+    @cached_property
+    def keys(self) -> list[str]:
+        return [self._keys[i] for i in self.indices]
+
+    @cached_property
+    def context(self) -> list[Any] | None:
+        return None if self._context is None else [self._context[i] for i in self.indices]
+
+    @cached_property
+    def errors(self) -> list[dict[str, Any]]:
+        """One dict per failed row, in row order."""
+        return [
+            {
+                "index": row,
+                "key": self._keys[row],
+                "stage": f.stage,
+                "op": f.op,
+                "message": f.message,
+                "slot": f.slot,
+                "record": self.start + row,
+                "uri": f.uri,
+                "type": f.error,
+            }
+            for row, f in sorted(self._failures.items())
+        ]
+
+
+def describe_error(error: dict[str, Any]) -> str:
+    """`record 12 (key 'cat'), slot 'image', op 'image' (decode), /data/cat.jpg: OpError: truncated`."""
+    parts = [f"record {error['record']} (key {error['key']!r})"]
+    if error["slot"] is not None:
+        parts.append(f"slot {error['slot']!r}")
+    parts.append(f"op {error['op']!r} ({error['stage']})")
+    if error["uri"]:
+        parts.append(error["uri"])
+    return f"{', '.join(parts)}: {error['type']}: {error['message']}"

@@ -1,0 +1,46 @@
+"""The one contract of worker pools."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from ..batch import Job
+from ..buffers import Block, BufferPool
+from ..morsel import Morsel
+from ..physical import MorselResult, Program
+
+
+@dataclass(slots=True)
+class Task:
+    """One morsel to work on.
+
+    `done` is called exactly once, from some thread of the pool, with the result or with the exception that a bug
+    raised; it must not block. A task whose `stopped()` is true may be dropped without a call.
+    """
+
+    program: Program
+    job: Job
+    morsel: Morsel
+    seed: int
+    epoch: int
+    done: Callable[[Job, MorselResult | BaseException], None]
+    stopped: Callable[[], bool]
+
+    def blocks(self) -> dict[str, Block]:
+        """The batch buffers this morsel writes into, by slot."""
+        return self.job.blocks
+
+
+class Executor(Protocol):
+    """A pool of identical workers."""
+
+    workers: int
+    buffers: BufferPool
+
+    def submit(self, task: Task) -> None:
+        """Queue a task; never blocks."""
+
+    def close(self) -> None:
+        """Give the workers back; idempotent. Tasks in flight end or are dropped."""

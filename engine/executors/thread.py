@@ -1,0 +1,95 @@
+"""The thread executor: one pool for the whole process, alive while some loader uses it.
+
+Kernels release the GIL (libjpeg-turbo, OpenCV, torch, NumPy), so threads share the batch buffers without copying.
+"""
+
+from __future__ import annotations
+
+import threading
+from queue import SimpleQueue
+
+from ..buffers import BufferPool
+from ..physical import run_morsel
+from ..settings import cpu_workers
+from .base import Task
+
+
+class _Pool:
+    """The worker threads. Made by the first loader, ended after the last."""
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+        self.users = 0
+        self.buffers = BufferPool()
+        self.tasks: SimpleQueue[Task | None] = SimpleQueue()
+        self.threads = [
+            threading.Thread(target=_work, args=(self.tasks,), name=f"dataio-worker-{i}", daemon=True)
+            for i in range(workers)
+        ]
+        for thread in self.threads:
+            thread.start()
+
+    def stop(self) -> None:
+        for _ in self.threads:
+            self.tasks.put(None)
+        for thread in self.threads:
+            if thread is not threading.current_thread():
+                thread.join()
+        self.buffers.close()
+
+
+_lock = threading.RLock()
+_shared: _Pool | None = None
+
+
+def _work(tasks: SimpleQueue[Task | None]) -> None:
+    prepared: set[object] = set()
+    while (task := tasks.get()) is not None:
+        if task.stopped():
+            continue
+        try:
+            for setup in task.program.setups:
+                if setup not in prepared:
+                    setup()
+                    prepared.add(setup)
+            morsel = task.morsel
+            rows = slice(morsel.offset, morsel.offset + morsel.length)
+            blocks = {slot: block.array[rows] for slot, block in task.job.blocks.items()}
+            result = run_morsel(
+                task.program, morsel, blocks, task.seed, task.epoch, task.job.inactive, task.stopped
+            )
+            del blocks, morsel  # a worker that waits must not keep a batch's memory
+            task.done(task.job, result)
+        except BaseException as error:
+            task.done(task.job, error)
+        task = None
+
+
+class ThreadExecutor:
+    """A loader's share of the process-wide pool."""
+
+    def __init__(self) -> None:
+        global _shared
+        with _lock:
+            if _shared is None:
+                _shared = _Pool(cpu_workers())
+            _shared.users += 1
+            self._pool: _Pool | None = _shared
+        self.workers = _shared.workers
+        self.buffers = _shared.buffers
+        self._tasks = _shared.tasks
+
+    def submit(self, task: Task) -> None:
+        self._tasks.put(task)
+
+    def close(self) -> None:
+        global _shared
+        with _lock:
+            pool, self._pool = self._pool, None
+            if pool is None:
+                return
+            pool.users -= 1
+            if pool.users:
+                return
+            _shared = None
+        pool.stop()

@@ -1,0 +1,195 @@
+"""Build the actor graph of one epoch, supervise it, hand out its batches, and leave nothing behind.
+
+    Source -> Workers -> Shape -> (BatchOps) -> consumer
+       ^_______________ batch credits ______________|
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from .actor import Actor, Credits, Mailbox, Mark
+from .actors.shape import BatchOpsActor, ShapeActor
+from .actors.source import SourceActor
+from .batch import FinishedBatch, Job, describe_error
+from .errors import BatchError, InternalError
+from .executors.base import Executor
+from .physical import MorselResult, Program
+from .plan import MapBatches, Plan, Shape, Slots, walk
+from .settings import drain_timeout
+from .stats import RunStats
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """How a plan is run.
+
+    Attributes:
+        concurrency: records of a batch worked on at a time, None for no bound of its own.
+        min_survivors: fewest survivors a batch may have; None is "strict": the first row error raises.
+        order: "submit" keeps the source's order, "completion" delivers what is ready first.
+        seed: of all random ops.
+        context: called per record for `batch.context`.
+    """
+
+    concurrency: int | None = None
+    min_survivors: int | None = 1
+    order: Literal["submit", "completion"] = "submit"
+    seed: int = 0
+    context: Callable[[Any], Any] | None = None
+
+
+class Graph:
+    """The running actors of one epoch."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        program: Program,
+        executor: Executor,
+        options: RunOptions,
+        *,
+        epoch: int,
+        stats: RunStats,
+        wrap: Callable[[FinishedBatch], Any],
+    ) -> None:
+        nodes = list(walk(plan))
+        self.shape = next(n for n in nodes if isinstance(n, Shape))
+        self.chains = next(n for n in nodes if isinstance(n, Slots)).chains
+        self.batch_maps = [n.function for n in reversed(nodes) if isinstance(n, MapBatches)]
+        self.program = program
+        self.executor = executor
+        self.order = options.order
+        self.seed = options.seed
+        self.min_survivors = options.min_survivors
+        self.context = options.context
+        self.epoch = epoch
+        self.stats = stats
+        self.wrap = wrap
+        self._concurrency = options.concurrency
+        self._stopping = threading.Event()
+        self.stopped = self._stopping.is_set
+
+        prefetch = self.shape.prefetch
+        self.batch_credits = Credits(prefetch)
+        self.record_credits = None if options.concurrency is None else Credits(max(1, options.concurrency))
+        self.delivery = Mailbox("delivery", prefetch + 2)
+        # A batch is at most one job message and one result per record; one more for the end.
+        self.shape_mailbox = Mailbox("shape", 1 << 30)
+        self.actors: list[Actor] = [SourceActor(self), ShapeActor(self, self.shape_mailbox)]
+        if self.batch_maps:
+            self.next_mailbox = Mailbox("batch-ops", prefetch + 2)
+            self.actors.append(BatchOpsActor(self, self.next_mailbox))
+        else:
+            self.next_mailbox = self.delivery
+        for actor in self.actors:
+            actor.start()
+
+    # ---------------------------------------------------------------- called by actors and workers
+
+    def morsel_rows(self, length: int) -> int:
+        """Records per morsel: a whole column for cheap chains, else enough morsels to keep the workers even."""
+        if all(c.whole_column for c in self.program.chains):
+            rows = length
+        else:
+            rows = max(1, min(16, -(-length // (4 * self.executor.workers))))
+        return rows if self._concurrency is None else 1 if self._concurrency < rows else rows
+
+    def morsel_done(self, job: Job, result: MorselResult | BaseException) -> None:
+        if self.record_credits is not None:
+            self.record_credits.give()
+        if isinstance(result, BaseException):
+            self.fail(result)
+        elif not self.stopped():
+            self.shape_mailbox.put((job.number, result))
+
+    def judge(self, batch: FinishedBatch) -> FinishedBatch | BatchError:
+        """The batch, or the error that the failure policy makes of it."""
+        failures = len(batch.errors) if batch.length < batch.submitted else 0
+        if self.min_survivors is None:
+            if not failures:
+                return batch
+            first = batch.errors[0]
+            text = f"batch {batch.number} sample {first['index']} failed ({first['stage']}): {describe_error(first)}"
+            return BatchError(text, batch=batch.number, errors=batch.errors)
+        if batch.length >= self.min_survivors:
+            return batch
+        text = (
+            f"batch {batch.number} produced {batch.length} survivor(s); min_survivors={self.min_survivors} required "
+            f"({failures} error(s))"
+        )
+        if failures:
+            text += f"; first error: {describe_error(batch.errors[0])}"
+        return BatchError(text, batch=batch.number, errors=batch.errors)
+
+    def mismatch(self, slot: str) -> BatchError:
+        return BatchError(
+            f"optional_slot_mismatch: slot {slot!r} is active for some records of a batch and not for others; "
+            "group records by their active slots",
+            batch=-1,
+            errors=[],
+        )
+
+    def fail(self, error: BaseException) -> None:
+        """A bug, in an actor or a worker: stop and raise at the consumer."""
+        if not self._stopping.is_set():
+            self._stopping.set()
+            self.delivery._queue.put(error)
+
+    # ---------------------------------------------------------------- called by the consumer
+
+    def next(self) -> tuple[FinishedBatch, Any] | None:
+        """The next finished batch and what the batch maps made of it; None at the end.
+
+        Raises:
+            BatchError, SourceError, or whatever a Python map or a bug raised; the graph is closed then.
+        """
+        started = time.perf_counter_ns()
+        message = self.delivery.get()
+        self.stats.consumer_wait_ns += time.perf_counter_ns() - started
+        if message is Mark.END:
+            self.close()
+            return None
+        if isinstance(message, BaseException):
+            self.close()
+            raise message
+        self.batch_credits.give()
+        finished, result = message if isinstance(message, tuple) else (message, None)
+        if not isinstance(finished, FinishedBatch):
+            raise InternalError(f"the delivery queue held {message!r}")
+        self.stats.delivered += finished.length
+        self.stats.batches += 1
+        if result is None and not self.batch_maps:
+            result = self.wrap(finished)
+        return finished, result
+
+    def close(self) -> None:
+        """Stop every actor and wait for its thread (a source that never returns is left to end by itself)."""
+        self._stopping.set()
+        self.batch_credits.cancel()
+        if self.record_credits is not None:
+            self.record_credits.cancel()
+        for actor in self.actors:
+            actor.mailbox.put(Mark.STOP)
+        deadline = time.monotonic() + drain_timeout()
+        for actor in self.actors:
+            if actor.thread is not threading.current_thread() and actor.thread.ident is not None:
+                actor.thread.join(max(0.0, deadline - time.monotonic()))
+        self.stats.depths = {
+            box.name: (len(box), box.high) for box in (self.shape_mailbox, self.next_mailbox, self.delivery)
+        }
+        # What was finished but never taken must not keep its buffers.
+        for actor in self.actors:
+            if isinstance(actor, ShapeActor) and not actor.thread.is_alive():
+                actor.jobs.clear()
+                actor.finished_batches.clear()
+        while len(self.delivery):
+            self.delivery.get()
+
+    @property
+    def alive(self) -> bool:
+        return any(actor.thread.is_alive() for actor in self.actors)
