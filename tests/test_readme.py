@@ -1,0 +1,74 @@
+"""The README keeps its word: its Python runs, its commands, links and variables exist."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```python\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+
+
+def jpeg(i: int) -> bytes:
+    out = io.BytesIO()
+    pixels = np.random.default_rng(i).integers(0, 256, (8, 9 + i % 5, 3), np.uint8)
+    Image.fromarray(pixels).resize((260 + i, 300)).save(out, "JPEG")
+    return out.getvalue()
+
+
+@pytest.fixture
+def scope(tmp_path: Path) -> dict[str, Any]:
+    """What the blocks expect to find; they share it, top to bottom."""
+    import torch
+
+    import dataio
+
+    rows = []
+    for i in range(70):
+        path = tmp_path / f"{i}.jpg"
+        path.write_bytes(jpeg(i))
+        rows.append({"path": str(path), "class_id": i % 10})
+    return {
+        "dataio": dataio,
+        "torch": torch,
+        "rows": rows,
+        "records": [{"image": row["path"], **row} for row in rows],
+        "damaged": [{"path": b"no picture", "class_id": 0, "key": "the bad one"}, *rows[1:64]],
+        "steps": [],
+    }
+
+
+def test_python_blocks(scope: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    scope["train_step"] = scope["steps"].append
+    assert len(BLOCKS) == 4
+    for i, block in enumerate(BLOCKS):
+        exec(compile(block, f"README.md, Python block {i + 1}", "exec"), scope)
+    assert [tuple(step.shape) for step in scope["steps"]] == [(64, 3, 224, 224), (6, 3, 224, 224)]
+    assert tuple(scope["images"].shape) == (32, 3, 128, 128)
+    assert scope["labels"].tolist() == [i % 10 for i in range(32, 64)]
+    assert capsys.readouterr().out.startswith("the bad one decode ")
+    assert [tuple(shape) for shape in scope["shapes"]] == [(32, 3, 128, 128)] * 2
+
+
+def test_make_targets_exist() -> None:
+    named = set(re.findall(r"\bmake ([a-z]+)\b", " ".join(re.findall(r"`[^`]+`|^make .*$", README, re.MULTILINE))))
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    assert {"demo", "test", "lint", "bench"} <= named <= targets
+
+
+def test_links_lead_somewhere() -> None:
+    links = re.findall(r"\]\(([^)#]+)\)", README)
+    assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_variables_are_the_declared_ones() -> None:
+    from dataio import settings
+
+    assert set(re.findall(r"DATAIO_[A-Z_]+", README)) == {v["name"] for v in settings.env_vars()}
