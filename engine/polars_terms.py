@@ -81,7 +81,12 @@ def _plain(column: pl.Expr, op: str, value: Any) -> pl.Expr:
     literal = value if isinstance(value, pl.Expr) else pl.lit(value)
     if op == "eq":
         return (column == literal).fill_null(False)
-    ordered = {"lt": column < literal, "le": column <= literal, "gt": column > literal, "ge": column >= literal}
+    ordered = {
+        "lt": column < literal,
+        "le": column <= literal,
+        "gt": column > literal,
+        "ge": column >= literal,
+    }
     return ordered[op].fill_null(False)
 
 

@@ -183,7 +183,10 @@ def _pruning_comparison(test: Compare, kind: pa.DataType) -> pc.Expression | Non
     value = test.value
     exact = (
         (pa.types.is_signed_integer(kind) and type(value) is int)
-        or (pa.types.is_float64(kind) and (type(value) is float or (type(value) is int and abs(value) <= 2**53)))
+        or (
+            pa.types.is_float64(kind)
+            and (type(value) is float or (type(value) is int and abs(value) <= 2**53))
+        )
         or ((pa.types.is_string(kind) or pa.types.is_large_string(kind)) and type(value) is str)
     )
     if not exact or test.op == "ne":  # Arrow drops nulls where `ne` keeps them

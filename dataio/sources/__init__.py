@@ -1,0 +1,25 @@
+"""Where records come from: lists, files, manifests, functions, samplers, frames, tables and data sets.
+
+`RecordSource` and the functions beside it make sources; `as_source` turns whatever `bind` is given into the
+engine's `Source`.
+"""
+
+from __future__ import annotations
+
+from .binding import as_source
+from .files import files, manifest
+from .python import from_callable, from_iterable, from_iterator
+from .records import RecordSource, records
+from .sampler import from_sampler
+
+__all__ = [
+    "RecordSource",
+    "as_source",
+    "files",
+    "from_callable",
+    "from_iterable",
+    "from_iterator",
+    "from_sampler",
+    "manifest",
+    "records",
+]
