@@ -35,12 +35,14 @@ def scope(tmp_path: Path) -> dict[str, Any]:
         path = tmp_path / f"{i}.jpg"
         path.write_bytes(jpeg(i))
         rows.append({"path": str(path), "class_id": i % 10})
+    broken = tmp_path / "broken.jpg"
+    broken.write_bytes(b"no picture")
     return {
         "dataio": dataio,
         "torch": torch,
         "rows": rows,
         "records": [{"image": row["path"], **row} for row in rows],
-        "damaged": [{"path": b"no picture", "class_id": 0, "key": "the bad one"}, *rows[1:64]],
+        "damaged": [{"path": str(broken), "class_id": 0}, *rows[1:64]],
         "steps": [],
     }
 
@@ -53,7 +55,7 @@ def test_python_blocks(scope: dict[str, Any], capsys: pytest.CaptureFixture[str]
     assert [tuple(step.shape) for step in scope["steps"]] == [(64, 3, 224, 224), (6, 3, 224, 224)]
     assert tuple(scope["images"].shape) == (32, 3, 128, 128)
     assert scope["labels"].tolist() == [i % 10 for i in range(32, 64)]
-    assert capsys.readouterr().out.startswith("the bad one decode ")
+    assert capsys.readouterr().out.startswith("broken decode ")
     assert [tuple(shape) for shape in scope["shapes"]] == [(32, 3, 128, 128)] * 2
 
 
