@@ -25,7 +25,7 @@ test: .venvs/dev/ready
 lint: .venvs/dev/ready
 	.venvs/dev/bin/ruff check .
 	.venvs/dev/bin/python scripts/check_tree.py
-	cd build/check && ../../.venvs/dev/bin/mypy --config-file ../../pyproject.toml
+	cd build/check && ../../.venvs/dev/bin/mypy --config-file ../../pyproject.toml --cache-dir ../mypy
 
 bench: .venvs/bench/ready
 	.venvs/bench/bin/python -m bench

@@ -46,7 +46,7 @@ def _method(spec: OpSpec) -> Callable[..., Any]:
     assert name is not None
 
     def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        if spec.kind == "decoder" and getattr(self, "transforms", ()):
+        if spec.kind == "decoder" and getattr(self, "transforms", None):
             raise PlanError(f"{name}() must come before the transforms of slot {self.output!r}")
         made = calls(spec, args, kwargs)
         return self.apply(*made) if made else self
