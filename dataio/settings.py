@@ -54,4 +54,5 @@ def overrides() -> dict[str, str]:
 def unknown() -> dict[str, str]:
     """Set `DATAIO_*` variables that nothing reads, each with a hint; usually a typing error."""
     known = [setting.name for setting in settings()]
-    return {name: f"not read by dataio{did_you_mean(name, known)}" for name in overrides() if name not in known}
+    strange = (n for n in overrides() if n not in known and not n.startswith("DATAIO_BENCH_"))
+    return {name: f"not read by dataio{did_you_mean(name, known)}" for name in strange}
