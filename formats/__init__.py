@@ -1,0 +1,26 @@
+"""Media and file formats: each module declares the ops of one subject.
+
+Importing an op module is light: image and tensor libraries are imported by the first call that needs them.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+OP_MODULES = (
+    "raw",
+    "text",
+    "array",
+    "image.decode",
+    "image.resize",
+    "image.geometry",
+    "image.normalize",
+    "image.fusions",
+)
+"""Modules of this package that declare ops, in the order in which they are imported."""
+
+
+def load_ops() -> None:
+    """Import every module that declares ops; the registry calls this on its first look-up."""
+    for module in OP_MODULES:
+        importlib.import_module(f"{__name__}.{module}")

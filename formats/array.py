@@ -1,0 +1,322 @@
+"""NumPy files, and ops on arrays of any rank: dtype conversion and axis bookkeeping."""
+
+from __future__ import annotations
+
+import io
+import math
+import struct
+from functools import lru_cache
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from ..engine.errors import OpError
+from ..engine.registry import register_kernel, register_op
+from ..engine.schema import Layout, Shape, Takes, TensorType
+from .raw import BytesLike, as_view
+
+DType: TypeAlias = Literal[
+    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64"
+]
+CASTABLE: tuple[str, ...] = (
+    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64",
+)  # fmt: skip
+READABLE = {*CASTABLE, "float16"}
+MAGIC = b"\x93NUMPY"
+MAX_HEADER = 65536
+"""Bytes of an .npy header; a legal one for 32 axes takes under 1,000."""
+
+
+@lru_cache(maxsize=256)
+def _parse_header(major: int, header: bytes) -> tuple[np.dtype, tuple[int, ...], bool]:
+    """dtype, shape and Fortran order; cached, since the files of one data set share a few headers."""
+    read = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
+    prefix = struct.pack("<H" if major == 1 else "<I", len(header))
+    try:
+        shape, fortran, dtype = read(io.BytesIO(prefix + header), max_header_size=MAX_HEADER)
+    except (ValueError, TypeError, SyntaxError, KeyError, MemoryError, RecursionError) as error:
+        raise OpError(f"not a valid .npy header: {error}") from error
+    if dtype.hasobject:
+        raise OpError(f".npy holds Python objects ({dtype}), which are never unpickled")
+    if dtype.names is not None or dtype.name not in READABLE:
+        raise OpError(f".npy dtype {dtype} is not supported; it takes: {', '.join(sorted(READABLE))}")
+    if any(n < 0 for n in shape):
+        raise OpError(f"not a valid .npy header: shape {shape}")
+    return dtype, shape, fortran
+
+
+def _npy_header(view: memoryview) -> tuple[np.dtype, tuple[int, ...], bool, int]:
+    """dtype, shape, Fortran order and the offset of the payload."""
+    if view[:6] != MAGIC:
+        raise OpError(f"not an .npy file: starts with {bytes(view[:6])!r}" if len(view) else "not an .npy file: no data")
+    if len(view) < 12:
+        raise OpError(f".npy is truncated: {len(view)} bytes")
+    major = view[6]
+    if major not in (1, 2, 3):
+        raise OpError(f".npy format {major}.{view[7]} is unknown; 1.0, 2.0 and 3.0 are read")
+    start = 10 if major == 1 else 12
+    (size,) = struct.unpack_from("<H" if major == 1 else "<I", view, 8)
+    if size > MAX_HEADER:
+        raise OpError(f".npy header of {size} bytes exceeds {MAX_HEADER}")
+    if start + size > len(view):
+        raise OpError(f".npy is truncated inside its header: {len(view)} bytes")
+    dtype, shape, fortran = _parse_header(major, bytes(view[start : start + size]))
+    return dtype, shape, fortran, start + size
+
+
+@register_op("npy", kind="decoder")
+def decode_npy(data: BytesLike) -> np.ndarray:
+    """Read an .npy file, format 1.0 to 3.0; pickled objects are refused, never run.
+
+    Returns:
+        array[...] of the file's dtype in native byte order, C order, owning its memory.
+
+    Raises:
+        OpError: not an .npy file, truncated, or a dtype other than bool, integers and floats up to 64 bits.
+
+    Source: the layout is that of `numpy.lib.format`.
+    """
+    view = as_view(data)
+    dtype, shape, fortran, offset = _npy_header(view)
+    count = math.prod(shape)
+    if count * dtype.itemsize > len(view) - offset:
+        raise OpError(f".npy is truncated: {dtype}{list(shape)} wants {count * dtype.itemsize} bytes, got {len(view) - offset}")
+    if count == 0:
+        return np.empty(shape, dtype.newbyteorder("="))
+    flat = np.frombuffer(view, dtype, count, offset)
+    return np.array(flat.reshape(shape, order="F" if fortran else "C"), dtype.newbyteorder("="), order="C")
+
+
+@register_kernel("npy", "batched", kind="decoder")
+def decode_npy_column(values: list[BytesLike]) -> np.ndarray | None:
+    """Stack files of one dtype and shape into array[n, ...]; None when they differ or one is damaged."""
+    if not values:
+        return None
+    try:
+        dtype, shape, fortran, offset = _npy_header(as_view(values[0]))
+    except OpError:
+        return None  # the per-row form names the row
+    count = math.prod(shape)
+    if fortran or not dtype.isnative or count == 0 or not shape:
+        return None
+    header, need = bytes(as_view(values[0])[:offset]), offset + count * dtype.itemsize
+    out = np.empty((len(values), *shape), dtype)
+    flat = out.reshape(len(values), count)
+    for row, data in zip(flat, values):
+        if len(data) < need or bytes(as_view(data)[:offset]) != header:
+            return None
+        row[:] = np.frombuffer(data, dtype, count, offset)
+    return out
+
+
+def _infer_cast(given: TensorType, *, dtype: str) -> TensorType:
+    return TensorType(given.shape, dtype, given.layout)
+
+
+def _saturate(value: np.ndarray, out: np.ndarray) -> None:
+    """Floats to integers: truncate, clip to the range of `out`, NaN to 0."""
+    info = np.iinfo(out.dtype)
+    low, high = float(info.min), float(info.max) + 1.0  # whole powers of two (or 0), so exact in every float dtype
+    with np.errstate(invalid="ignore"):
+        whole = np.trunc(value)
+        below, above = whole < low, whole >= high
+        strange = np.isnan(whole)
+        np.copyto(out, np.where(below | above | strange, 0, whole), casting="unsafe")
+    out[below] = info.min
+    out[above] = info.max
+
+
+@register_op("cast", takes=Takes(dtypes=CASTABLE), infer=_infer_cast)
+def cast(value: np.ndarray, *, dtype: DType) -> np.ndarray:
+    """Convert to another dtype.
+
+    Args:
+        value: array[...] of any dtype but float16.
+        dtype: floats become integers by truncation with saturation (NaN becomes 0), integers wrap, "bool" is `!= 0`.
+
+    Returns:
+        dtype[...], a new array; `value` itself when it has that dtype already.
+    """
+    if value.dtype.name == dtype:
+        return value
+    out = np.empty(value.shape, dtype)
+    cast_out(value, out, dtype=dtype)
+    return out
+
+
+@register_kernel("cast", "out")
+def cast_out(value: np.ndarray, out: np.ndarray, *, dtype: DType) -> None:
+    """`cast` into `out`, dtype[...]."""
+    if value.dtype.name not in CASTABLE:
+        raise OpError(f"cast takes {', '.join(CASTABLE)}, got {value.dtype}")
+    if value.dtype.kind == "f" and out.dtype.kind in "iu":
+        _saturate(value, out)
+    elif out.dtype == np.bool_:
+        np.not_equal(value, 0, out=out)
+    else:
+        with np.errstate(over="ignore"):
+            np.copyto(out, value, casting="unsafe")
+
+
+_PERMUTED: dict[tuple[Layout, tuple[int, ...]], Layout] = {
+    ("HWC", (0, 1, 2)): "HWC",
+    ("HWC", (1, 0, 2)): "HWC",
+    ("HWC", (2, 0, 1)): "CHW",
+    ("HWC", (2, 1, 0)): "CHW",
+    ("CHW", (0, 1, 2)): "CHW",
+    ("CHW", (0, 2, 1)): "CHW",
+    ("CHW", (1, 2, 0)): "HWC",
+    ("CHW", (2, 1, 0)): "HWC",
+}
+"""Layout after `permute`; any other order is no image."""
+
+
+def _infer_permute(given: TensorType, *, axes: tuple[int, ...]) -> TensorType:
+    if given.shape is None:
+        return TensorType((None,) * len(axes), given.dtype)
+    if len(given.shape) != len(axes):
+        raise ValueError(f"axes {axes} do not fit {given}")
+    layout = None if given.layout is None else _PERMUTED.get((given.layout, axes))
+    return TensorType(tuple(given.shape[a] for a in axes), given.dtype, layout)
+
+
+def _check_permute(*, axes: tuple[int, ...]) -> dict[str, Any]:
+    if sorted(axes) != list(range(len(axes))):
+        raise ValueError(f"permute(axes=) must name every axis once, from 0 to {len(axes) - 1}, got {axes}")
+    return {"axes": axes}
+
+
+@register_op("permute", infer=_infer_permute)
+def permute(value: np.ndarray, *, axes: tuple[int, ...]) -> np.ndarray:
+    """Reorder the axes: axis i of the result is axis `axes[i]` of `value`.
+
+    Returns:
+        array[...], a view.
+
+    Raises:
+        OpError: `value` has another number of axes.
+    """
+    if value.ndim != len(axes):
+        raise OpError(f"permute(axes={axes}) wants {len(axes)} axes, got shape {value.shape}")
+    return value.transpose(axes)
+
+
+def _resolve_reshape(given: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
+    total, known = math.prod(given), math.prod(n for n in shape if n != -1)
+    if -1 in shape:
+        if known == 0 or total % known:
+            raise ValueError(f"{total} elements of shape {given} do not fill shape {shape}")
+        return tuple(total // known if n == -1 else n for n in shape)
+    if total != known:
+        raise ValueError(f"{total} elements of shape {given} do not fill shape {shape}")
+    return shape
+
+
+def _infer_reshape(given: TensorType, *, shape: tuple[int, ...]) -> TensorType:
+    if given.shape is None or None in given.shape:
+        # What the row has must equal a shape without -1; otherwise that row is an error.
+        return TensorType(tuple(None if n == -1 else n for n in shape), given.dtype)
+    return TensorType(_resolve_reshape(tuple(n for n in given.shape if n is not None), shape), given.dtype)
+
+
+def _check_reshape(*, shape: tuple[int, ...]) -> dict[str, Any]:
+    if any(n < -1 for n in shape) or shape.count(-1) > 1:
+        raise ValueError(f"reshape(shape=) takes counts and at most one -1, got {shape}")
+    return {"shape": shape}
+
+
+@register_op("reshape", infer=_infer_reshape)
+def reshape(value: np.ndarray, *, shape: tuple[int, ...]) -> np.ndarray:
+    """Give the elements another shape, in row-major order; one entry may be -1.
+
+    Raises:
+        OpError: the count of elements differs.
+    """
+    try:
+        return value.reshape(_resolve_reshape(value.shape, shape))
+    except ValueError as error:
+        raise OpError(f"reshape: {error}") from error
+
+
+def _flat_range(ndim: int, start: int, end: int) -> tuple[int, int]:
+    first = start + ndim if start < 0 else start
+    last = end + ndim if end < 0 else end
+    if not 0 <= first <= last < max(ndim, 1):
+        raise ValueError(f"start_axis={start}, end_axis={end} do not fit {ndim} axes")
+    return first, last
+
+
+def _flat_shape(shape: Shape, start: int, end: int) -> Shape:
+    first, last = _flat_range(len(shape), start, end)
+    merged = shape[first : last + 1]
+    size = None if None in merged else math.prod(n for n in merged if n is not None)
+    return (*shape[:first], size, *shape[last + 1 :])
+
+
+def _infer_flatten(given: TensorType, *, start_axis: int, end_axis: int) -> TensorType:
+    shape = None if given.shape is None else _flat_shape(given.shape, start_axis, end_axis)
+    return TensorType(shape, given.dtype)
+
+
+@register_op("flatten", infer=_infer_flatten)
+def flatten(value: np.ndarray, *, start_axis: int = 0, end_axis: int = -1) -> np.ndarray:
+    """Merge the axes from `start_axis` to `end_axis`, both included; negative ones count from the end.
+
+    Raises:
+        OpError: start after end, or out of range.
+    """
+    try:
+        shape = _flat_shape(value.shape, start_axis, end_axis)
+    except ValueError as error:
+        raise OpError(f"flatten: {error} of shape {value.shape}") from error
+    return value.reshape(tuple(n for n in shape if n is not None))
+
+
+def _infer_squeeze(given: TensorType, *, axis: int | None) -> TensorType:
+    shape = given.shape
+    if shape is None or (axis is None and None in shape):
+        return TensorType(None, given.dtype)
+    if axis is None:
+        return TensorType(tuple(n for n in shape if n != 1), given.dtype)
+    if not -len(shape) <= axis < len(shape) or shape[axis] not in (1, None):
+        raise ValueError(f"axis {axis} of {given} is not an axis of size 1")
+    axis %= len(shape)
+    return TensorType((*shape[:axis], *shape[axis + 1 :]), given.dtype)
+
+
+@register_op("squeeze", infer=_infer_squeeze)
+def squeeze(value: np.ndarray, *, axis: int | None = None) -> np.ndarray:
+    """Drop one axis of size 1, or all of them.
+
+    Raises:
+        OpError: the named axis is out of range or not of size 1.
+    """
+    if axis is not None and (not -value.ndim <= axis < value.ndim or value.shape[axis] != 1):
+        raise OpError(f"squeeze(axis={axis}) wants an axis of size 1, got shape {value.shape}")
+    return np.squeeze(value, axis)
+
+
+def _infer_unsqueeze(given: TensorType, *, axis: int) -> TensorType:
+    if given.shape is None:
+        return TensorType(None, given.dtype)
+    rank = len(given.shape)
+    if not -(rank + 1) <= axis <= rank:
+        raise ValueError(f"axis {axis} is out of range for {given}")
+    axis %= rank + 1
+    return TensorType((*given.shape[:axis], 1, *given.shape[axis:]), given.dtype)
+
+
+@register_op("unsqueeze", infer=_infer_unsqueeze)
+def unsqueeze(value: np.ndarray, *, axis: int) -> np.ndarray:
+    """Insert an axis of size 1 in front of axis `axis`, which is in [-(rank + 1), rank].
+
+    Raises:
+        OpError: out of range.
+    """
+    if not -(value.ndim + 1) <= axis <= value.ndim:
+        raise OpError(f"unsqueeze(axis={axis}) is out of range for shape {value.shape}")
+    return np.expand_dims(value, axis)
+
+
+setattr(permute, "check_arguments", _check_permute)  # noqa: B010
+setattr(reshape, "check_arguments", _check_reshape)  # noqa: B010

@@ -1,0 +1,1 @@
+"""Images: header parsing, decoding, geometry, and packing to normalised float planes."""
