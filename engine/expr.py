@@ -127,6 +127,39 @@ class Cond:
     def __invert__(self) -> Cond:
         return Not(self)
 
+    def eq(self, value: Any) -> Cond:
+        return self._compared("eq", value)
+
+    def ne(self, value: Any) -> Cond:
+        return self._compared("ne", value)
+
+    def lt(self, value: Any) -> Cond:
+        return self._compared("lt", value)
+
+    def le(self, value: Any) -> Cond:
+        return self._compared("le", value)
+
+    def gt(self, value: Any) -> Cond:
+        return self._compared("gt", value)
+
+    def ge(self, value: Any) -> Cond:
+        return self._compared("ge", value)
+
+    def is_null(self) -> Cond:
+        return IsNull(self._field("is_null"))
+
+    def is_not_null(self) -> Cond:
+        return Not(IsNull(self._field("is_not_null")))
+
+    def is_in(self, values: Iterable[Any]) -> Cond:
+        return IsIn(self._field("is_in"), tuple(values))
+
+    def _compared(self, op: str, value: Any) -> Cond:
+        raise ValueError(f"{self} is already a finished condition; {op}() compares a column, shape() or ndim()")
+
+    def _field(self, method: str) -> Col:
+        raise ValueError(f"{method}() asks about a column, not about {self}")
+
     def columns(self) -> frozenset[str]:
         """The record fields this condition reads."""
         raise NotImplementedError
@@ -181,6 +214,12 @@ class Truthy(Cond):
     """The field is true as Python counts it."""
 
     of: Col
+
+    def _compared(self, op: str, value: Any) -> Cond:
+        return Compare(self.of, op, value)
+
+    def _field(self, method: str) -> Col:
+        return self.of
 
     def columns(self) -> frozenset[str]:
         return frozenset((self.of.field,))
@@ -289,6 +328,13 @@ class Measure(Cond):
     axis: int | None
     op: str | None = None
     value: int | None = None
+
+    def _compared(self, op: str, value: Any) -> Cond:
+        if self.op is not None:
+            return Cond._compared(self, op, value)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise TypeError(f"{self} compares with an integer, got {value!r}")
+        return Measure(self.axis, op, value)
 
     def columns(self) -> frozenset[str]:
         return frozenset()

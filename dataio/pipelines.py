@@ -1,0 +1,338 @@
+"""`pipeline(...)`: stages into an immutable `Pipeline`, and `bind`: a pipeline and a source into a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from .engine import plan as nodes
+from .engine.explain import explain as explain_plan
+from .engine.explain import function_name
+from .engine.registry import BatchTransform
+from .engine.rules import optimize
+from .engine.signature import canonical_function, canonical_plan, signature
+from .engine.source import Source
+from .stages import BatchStage, CollateStage, CustomOp, GroupByStage, MapStage, SlotsBuilder, SlotStage, _unique
+
+if TYPE_CHECKING:
+    from .loader import DataLoader
+
+ShapeStage = BatchStage | CollateStage | GroupByStage
+DEFAULT_PREFETCH = 4
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A static plan: record maps, slot chains, one shape stage, batch maps. Bind it to records to run it."""
+
+    slots: tuple[SlotStage, ...]
+    shape: ShapeStage | None = None
+    map_records: tuple[Any, ...] = ()
+    map_batches: tuple[Any, ...] = ()
+    params: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+
+    def __post_init__(self) -> None:
+        for s in self.slots:
+            if not isinstance(s, SlotStage):
+                raise TypeError(f"slots must be slot(...) stages, got {s!r}")
+            if not s.output:
+                raise ValueError("an unbound chain() is no slot: apply it to a slot(...) first")
+        if not self.slots:
+            raise ValueError("a pipeline requires at least one slot")
+        for s in self.slots:
+            s.to_chain()
+        _unique([s.output for s in self.slots])
+        if self.shape is not None and not isinstance(self.shape, ShapeStage):
+            raise TypeError(f"shape must be batch(...), collate() or group_by(...), got {self.shape!r}")
+        if self.map_batches and self.shape is None:
+            raise ValueError("batch maps need a preceding shape stage: batch, collate or group_by")
+        object.__setattr__(self, "params", MappingProxyType(dict(self.params)))
+
+    # ---------------------------------------------------------------- parameters
+
+    def configure(self, **values: Any) -> Pipeline:
+        """Set `param(...)` arguments; later values win."""
+        return replace(self, params={**self.params, **values}) if values else self
+
+    with_params = configure
+
+    def required_params(self) -> frozenset[str]:
+        """Names of all `param(...)` arguments."""
+        return frozenset(p for s in self.slots for p, _ in s.to_chain().params())
+
+    def unresolved_params(self) -> frozenset[str]:
+        """Names of those that `configure` has not set."""
+        return self.required_params() - self.params.keys()
+
+    def chains(self) -> tuple[nodes.Chain, ...]:
+        """The slots as plan chains, with the parameters set so far."""
+        values = dict(self.params)
+        return tuple(s.to_chain().configured(values) for s in self.slots)
+
+    def required_columns(self) -> dict[str, list[str]]:
+        """What a record must hold: `sources` (slots), `scalars` (fields that arguments read), `groupers`."""
+        scalars = dict.fromkeys(f for c in self.chains() for f in c.columns())
+        groupers = [self.shape.key] if isinstance(self.shape, GroupByStage) and isinstance(self.shape.key, str) else []
+        return {"sources": [s.output for s in self.slots], "scalars": list(scalars), "groupers": groupers}
+
+    # ---------------------------------------------------------------- looking
+
+    def describe(self) -> dict[str, Any]:
+        """The pipeline as plain values."""
+        return {
+            "slots": [s.describe() for s in self.slots],
+            "map_records": [canonical_function(f) for f in self.map_records],
+            "shape": _describe_shape(self.shape),
+            "map_batches": [
+                f.canonical() if isinstance(f, BatchTransform) else canonical_function(f) for f in self.map_batches
+            ],
+        }
+
+    def explain(self) -> str:
+        """The stages as a text tree; `bind(records).explain()` also shows the optimised plan."""
+        tree: list[tuple[str, list[str]]] = []
+        if self.map_records:
+            tree.append((f"map_records: {', '.join(map(function_name, self.map_records))}", []))
+        for s, chain in zip(self.slots, self.chains()):
+            lines = [f"skip_when: {s.skip_cond}"] if s.skip_cond else []
+            lines += [f"source: record[{s.output!r}]", f"decode: {chain.decoder}"]
+            lines += [f"transform: {t}" for t in chain.transforms]
+            tree.append((f'Slot "{s.output}"{" [optional]" if s.optional else ""}', lines))
+        tree.append((_shape_text(self.shape), []))
+        if self.map_batches:
+            tree.append((f"map_batches: {', '.join(map(function_name, self.map_batches))}", []))
+        out = ["Pipeline"]
+        for i, (title, lines) in enumerate(tree):
+            last = i == len(tree) - 1
+            out.append(f"{'└── ' if last else '├── '}{title}")
+            for j, line in enumerate(lines):
+                out.append(f"{'    ' if last else '│   '}{'└── ' if j == len(lines) - 1 else '├── '}{line}")
+        return "\n".join(out)
+
+    # ---------------------------------------------------------------- binding
+
+    def bind(self, records: Any) -> BoundPipeline:
+        """Join a record source: anything that `dataio.sources` takes; it is checked by `run`."""
+        return BoundPipeline(self, records)
+
+    def iter(self, records: Any, output: Any = "torch", **options: Any) -> Iterator[Any]:
+        """Iterate one epoch; the loader is closed at the end, on `break` and on garbage collection."""
+        return self.bind(records).options(**options).iter(output)
+
+    def to_plan(self, below: nodes.Plan, *, whole_records: bool = False) -> nodes.Plan:
+        """The logical plan over what `below` yields.
+
+        Raises:
+            ValueError: no shape stage.
+        """
+        if self.shape is None:
+            raise ValueError("this pipeline needs an explicit batch / collate / group_by stage to run")
+        plan = below
+        for function in self.map_records:
+            plan = nodes.MapRecords(plan, function)
+        slots = nodes.Slots(plan, self.chains(), whole_records)
+        prefetch = self.shape.prefetch or DEFAULT_PREFETCH
+        if isinstance(self.shape, BatchStage):
+            plan = nodes.Batch(slots, self.shape.batch_size, self.shape.drop_last, prefetch)
+        elif isinstance(self.shape, GroupByStage):
+            plan = nodes.GroupBy(slots, self.shape.key, prefetch)
+        else:
+            plan = nodes.Collate(slots, prefetch)
+        for function in self.map_batches:
+            plan = nodes.MapBatches(plan, function)
+        return plan
+
+
+def _describe_shape(shape: ShapeStage | None) -> dict[str, Any] | None:
+    match shape:
+        case BatchStage():
+            return {"kind": "batch", "batch_size": shape.batch_size, "drop_last": shape.drop_last, "prefetch": shape.prefetch}
+        case CollateStage():
+            return {"kind": "collate", "prefetch": shape.prefetch}
+        case GroupByStage():
+            return {"kind": "group_by", "key": shape.key, "prefetch": shape.prefetch}
+    return None
+
+
+def _shape_text(shape: ShapeStage | None) -> str:
+    prefetch = f", prefetch={shape.prefetch}" if shape is not None and shape.prefetch else ""
+    match shape:
+        case BatchStage():
+            return f"batch: batch_size={shape.batch_size}, drop_last={shape.drop_last}{prefetch}"
+        case CollateStage():
+            return f"collate{prefetch}"
+        case GroupByStage():
+            key = shape.key if isinstance(shape.key, (str, int)) else function_name(shape.key)
+            return f"group_by: {key}{prefetch}"
+    return "shape: <none> (record stream)"
+
+
+def pipeline(*stages: Any) -> Pipeline:
+    """Put stages together: record maps, slots, one shape stage, then batch maps.
+
+    Raises:
+        ValueError: no slot, a slot without decoder, a name twice, two shape stages, a slot after the shape stage.
+        TypeError: anything that is no stage.
+    """
+    slots: list[SlotStage] = []
+    shape: ShapeStage | None = None
+    maps: list[Any] = []
+    batch_maps: list[Any] = []
+    for stage in stages:
+        match stage:
+            case SlotStage() | SlotsBuilder():
+                if shape is not None:
+                    raise ValueError("slots must stand before the shape stage")
+                slots.extend([stage] if isinstance(stage, SlotStage) else stage)
+            case BatchStage() | CollateStage() | GroupByStage():
+                if shape is not None:
+                    raise ValueError("a pipeline has at most one terminal shape stage: batch, collate or group_by")
+                shape = stage
+            case MapStage():
+                if isinstance(stage.op, BatchTransform) and shape is None:
+                    raise ValueError(f"the batch-level op {stage.op} needs a preceding shape stage")
+                (maps if shape is None else batch_maps).append(stage.op)
+            case _:
+                raise TypeError(
+                    f"a pipeline takes slot(...), slots(...), map(...), batch(...), collate() and group_by(...), got {stage!r}"
+                )
+    return Pipeline(tuple(slots), shape, tuple(maps), tuple(batch_maps))
+
+
+@dataclass(frozen=True)
+class BoundPipeline:
+    """A pipeline and the records it will run on; options may be set one by one or given to `run`."""
+
+    pipeline: Pipeline
+    records: Any
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def run(
+        self,
+        output: Any = "torch",
+        *,
+        concurrency: int | str | None = "auto",
+        pin_memory: bool | str = "auto",
+        ragged: str = "list",
+        on_failure: str | int = "skip",
+        order: str | None = None,
+        seed: int | None = None,
+        emit_empty_batches: bool = True,
+        log_errors: Any = False,
+        device: str | None = None,
+        context: Any = None,
+        workers: str | None = "auto",
+    ) -> DataLoader:
+        """Check everything and return the loader; nothing is read before it is iterated.
+
+        Args:
+            output: "torch", "numpy", "dlpack", "arrow", "jax", a registered adapter's name, or a callable per tensor.
+            concurrency: records of one batch worked on at a time; "auto" leaves it to the workers.
+            pin_memory: True puts batches in page-locked memory (needs CUDA); "auto" does so when `device` is a GPU.
+            ragged: "list", "error" or "skip" for slots whose rows differ in shape or dtype.
+            on_failure: "strict" raises on the first row error; "skip" drops failed rows and raises when a batch has no
+                survivor; n asks for at least n survivors.
+            order: "submit" (default) or "completion".
+            seed: of all random ops; None draws one for this loader.
+            emit_empty_batches: whether batches without survivors (`on_failure=0`) are delivered.
+            log_errors: True logs each row error on `dataio.rows`; a callable gets each error dict.
+            device: moves tensors there, for torch and jax.
+            context: called with each record as bound; the results are `batch.context`.
+            workers: "thread", "process", or "auto" (the default of DATAIO_EXECUTOR, else threads).
+
+        Raises:
+            ValueError, TypeError: an option out of range or of the wrong kind, an unusable source, no shape stage.
+        """
+        from .loader import make_loader
+
+        given = {
+            "concurrency": (concurrency, "auto"),
+            "pin_memory": (pin_memory, "auto"),
+            "ragged": (ragged, "list"),
+            "on_failure": (on_failure, "skip"),
+            "order": (order, None),
+            "seed": (seed, None),
+            "emit_empty_batches": (emit_empty_batches, True),
+            "log_errors": (log_errors, False),
+            "device": (device, None),
+            "context": (context, None),
+            "workers": (workers, "auto"),
+        }
+        options = {k: self.settings.get(k, v) if v == default and type(v) is type(default) else v for k, (v, default) in given.items()}
+        return make_loader(self, output, **options)
+
+    def iter(self, output: Any = "torch") -> Iterator[Any]:
+        """Iterate one epoch with the options set so far, and close the loader whatever happens."""
+        with self.run(output) as loader:
+            yield from loader
+
+    def options(self, **options: Any) -> BoundPipeline:
+        """Set run options ahead of `run`; what `run` is given wins."""
+        for name in options:
+            if name not in _OPTIONS:
+                raise TypeError(f"unknown option {name!r}; known: {', '.join(_OPTIONS)}")
+        return replace(self, settings={**self.settings, **options})
+
+    def concurrency(self, value: int | str) -> BoundPipeline:
+        return self.options(concurrency=value)
+
+    def pin_memory(self, value: bool | str) -> BoundPipeline:
+        return self.options(pin_memory=value)
+
+    def ragged(self, value: str) -> BoundPipeline:
+        return self.options(ragged=value)
+
+    def on_failure(self, value: str | int) -> BoundPipeline:
+        return self.options(on_failure=value)
+
+    def order(self, value: str) -> BoundPipeline:
+        return self.options(order=value)
+
+    def seed(self, value: int) -> BoundPipeline:
+        return self.options(seed=value)
+
+    def emit_empty_batches(self, value: bool = True) -> BoundPipeline:
+        return self.options(emit_empty_batches=value)
+
+    def log_errors(self, value: Any = True) -> BoundPipeline:
+        return self.options(log_errors=value)
+
+    def device(self, value: str) -> BoundPipeline:
+        return self.options(device=value)
+
+    # ---------------------------------------------------------------- the plan
+
+    def plan(self, *, whole_records: bool = False) -> nodes.Plan:
+        """The logical plan, as written."""
+        from .query import Query
+        from .sources import as_source
+
+        if isinstance(self.records, Query):
+            below = self.records.plan
+        else:
+            source: Source = as_source(self.records)
+            below = nodes.Scan(source)
+        return self.pipeline.to_plan(below, whole_records=whole_records)
+
+    def explain(self) -> str:
+        """The plan as written, the rules that fired, and the plan as it runs."""
+        plan = self.plan()
+        return explain_plan(plan, optimize(plan))
+
+    def signature(self) -> str:
+        """SHA-256 of the plan's canonical form; the source is no part of it."""
+        return signature(self.plan())
+
+    def describe(self) -> list[dict[str, Any]]:
+        """The canonical form of the plan."""
+        return canonical_plan(self.plan())
+
+
+_OPTIONS = (
+    "concurrency", "pin_memory", "ragged", "on_failure", "order", "seed", "emit_empty_batches", "log_errors", "device",
+    "context", "workers",
+)  # fmt: skip
+
+__all__ = ["BoundPipeline", "CustomOp", "Pipeline", "pipeline"]

@@ -1,0 +1,280 @@
+"""The stages a pipeline is made of: `slot`, `slots`, `chain`, `map`, `batch`, `collate`, `group_by`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from .engine.expr import Cond, Not
+from .engine.plan import Chain
+from .engine.registry import BatchTransform, Decoder, OpCall, Transform
+from .slot_methods import SlotMethods
+
+
+@dataclass(frozen=True, slots=True)
+class SlotStage(SlotMethods):
+    """One slot's chain: a decoder, then transforms. Every method returns a new stage.
+
+    Beside the methods here, every registered op is one: `.decode_image()`, `.resize_short(256)`, ...
+
+    Attributes:
+        output: the slot's name, also the record field it reads; "" for an unbound `chain()`.
+        skip_cond: the record's slot is switched off where this is true.
+    """
+
+    output: str
+    decoder: Decoder | None = None
+    transforms: tuple[Transform, ...] = ()
+    optional: bool = False
+    skip_cond: Cond | None = None
+
+    def apply(self, *things: Any) -> SlotStage:
+        """Append transforms, or a decoder if there is none yet, or splice in exactly one unbound chain.
+
+        Raises:
+            ValueError: a second decoder.
+            TypeError: anything else; a Python function goes into `dataio.map`.
+        """
+        if any(isinstance(thing, SlotStage) for thing in things):
+            if len(things) != 1 or things[0].output:
+                raise TypeError("apply() takes one unbound chain() on its own, or transforms and a decoder")
+            return _joined(self, things[0])
+        stage = self
+        for thing in things:
+            if isinstance(thing, Decoder):
+                if stage.decoder is not None:
+                    raise ValueError(f"slot {self.output!r} already has the decoder {stage.decoder}")
+                stage = replace(stage, decoder=thing)
+            elif isinstance(thing, Transform):
+                stage = replace(stage, transforms=(*stage.transforms, thing))
+            else:
+                hint = "; use dataio.map(...) for Python functions" if callable(thing) else ""
+                raise TypeError(f"a slot takes transforms and a decoder, got {thing!r}{hint}")
+        return stage
+
+    def decode(self, decoder: Decoder) -> SlotStage:
+        """Set the decoder, from `dataio.decoders`."""
+        if not isinstance(decoder, Decoder):
+            raise TypeError(f"decode() takes a decoder from dataio.decoders, got {decoder!r}")
+        if self.transforms:
+            raise ValueError(f"declare the decoder of slot {self.output!r} before its transforms")
+        return self.apply(decoder)
+
+    def skip_when(self, cond: Cond) -> SlotStage:
+        """Switch the slot off for records where `cond` is true; the slot must be optional. The last call wins."""
+        if not isinstance(cond, Cond):
+            raise TypeError(f"skip_when() takes a condition from dataio.cond, got {cond!r}")
+        if not self.output:
+            raise ValueError("a condition belongs to a slot, not to an unbound chain()")
+        return replace(self, skip_cond=cond)
+
+    def active_when(self, cond: Cond) -> SlotStage:
+        """Switch the slot off for records where `cond` is false."""
+        if not isinstance(cond, Cond):
+            raise TypeError(f"active_when() takes a condition from dataio.cond, got {cond!r}")
+        return self.skip_when(Not(cond))
+
+    def describe(self) -> dict[str, Any]:
+        """Plain values: output, decoder, transforms, optional, skip_when."""
+        return {
+            "output": self.output,
+            "decoder": self.decoder.canonical() if self.decoder else None,
+            "transforms": [t.canonical() for t in self.transforms],
+            "optional": self.optional,
+            "skip_when": self.skip_cond.canonical() if self.skip_cond else None,
+        }
+
+    def to_chain(self) -> Chain:
+        """The plan's form of this slot."""
+        if self.decoder is None:
+            raise ValueError(f"slot {self.output!r} has no decoder: begin with .decode_image(), .passthrough(), ...")
+        return Chain(self.output, self.decoder, self.transforms, self.optional, self.skip_cond)
+
+    def __add__(self, other: Any) -> SlotStage:
+        if not isinstance(other, SlotStage):
+            return NotImplemented
+        if self.output or other.output:
+            raise ValueError("only unbound chain()s can be added")
+        return _joined(self, other)
+
+
+def _joined(first: SlotStage, second: SlotStage) -> SlotStage:
+    if first.decoder is not None and second.decoder is not None:
+        raise ValueError(f"both sides have a decoder: {first.decoder} and {second.decoder}")
+    return replace(
+        first, decoder=first.decoder or second.decoder, transforms=(*first.transforms, *second.transforms)
+    )
+
+
+def _slot_name(name: Any) -> str:
+    if not isinstance(name, str):
+        raise TypeError(f"a slot's name must be a str, got {name!r}")
+    if not name:
+        raise ValueError("a slot's name must not be empty")
+    return name
+
+
+def slot(name: str, *, optional: bool = False) -> SlotStage:
+    """Begin the chain of one slot; it reads the record's field `name` and fills `batch[name]`."""
+    if not isinstance(optional, bool):
+        raise TypeError(f"optional must be a bool, got {optional!r}")
+    return SlotStage(_slot_name(name), optional=optional)
+
+
+def chain() -> SlotStage:
+    """An unbound chain, to be spliced into slots by `apply` or `slots(...).using`."""
+    return SlotStage("")
+
+
+@dataclass(frozen=True, slots=True)
+class SlotsBuilder:
+    """Several slots with one chain; iterating yields one `SlotStage` per name."""
+
+    names: tuple[str, ...]
+    _chain: SlotStage = field(default_factory=chain)
+    _optional: bool = False
+
+    def optional(self, value: bool = True) -> SlotsBuilder:
+        if not isinstance(value, bool):
+            raise TypeError(f"optional() takes a bool, got {value!r}")
+        return replace(self, _optional=value)
+
+    def using(self, chain: SlotStage) -> SlotsBuilder:
+        if not isinstance(chain, SlotStage):
+            raise TypeError(f"using() takes a chain(), got {chain!r}")
+        if chain.output:
+            raise ValueError("using() takes an unbound chain(), not a slot")
+        return replace(self, _chain=_joined(self._chain, chain))
+
+    def __iter__(self) -> Iterator[SlotStage]:
+        _unique(self.names)
+        for name in self.names:
+            yield replace(self._chain, output=_slot_name(name), optional=self._optional)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+def _unique(names: Sequence[str]) -> None:
+    twice = sorted({n for n in names if names.count(n) > 1})
+    if twice:
+        raise ValueError(f"slot names must be unique; given twice: {', '.join(twice)}")
+
+
+def slots(names: Sequence[str]) -> SlotsBuilder:
+    """Several slots at once: `slots(["image", "mask"]).using(chain().decode_image())`."""
+    if isinstance(names, (str, bytes)) or not isinstance(names, (list, tuple)):
+        raise TypeError(f"slots() takes a list of names, got {names!r}")
+    if not names:
+        raise ValueError("slots() needs at least one name")
+    return SlotsBuilder(tuple(names))
+
+
+@dataclass(frozen=True, slots=True)
+class BatchStage:
+    """Consecutive groups of `batch_size` records."""
+
+    batch_size: int
+    drop_last: bool = field(default=False, kw_only=True)
+    prefetch: int | None = field(default=None, kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class CollateStage:
+    """The source's own batches."""
+
+    prefetch: int | None = field(default=None, kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupByStage:
+    """One batch per run of consecutive equal keys."""
+
+    key: str | int | Callable[[Any], Any]
+    prefetch: int | None = field(default=None, kw_only=True)
+
+
+def _prefetch(value: Any) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not hasattr(value, "__int__"):
+        raise TypeError(f"prefetch must be an integer, got {value!r}")
+    if int(value) < 1:
+        raise ValueError(f"prefetch must be at least 1, got {value}")
+    return int(value)
+
+
+def batch(size: int, *, drop_last: bool = False, prefetch: int | None = None) -> BatchStage:
+    """Cut the records into batches of `size`; `prefetch` (default 4) of them are in flight.
+
+    Raises:
+        TypeError: a bool for `size`, or `drop_last` that is none.
+        ValueError: `size` or `prefetch` below 1.
+    """
+    if isinstance(size, bool):
+        raise TypeError("batch(size) must be an integer, got a bool")
+    if int(size) < 1:
+        raise ValueError(f"batch(size) must be at least 1, got {size}")
+    if not isinstance(drop_last, bool):
+        raise TypeError(f"drop_last must be a bool, got {drop_last!r}")
+    return BatchStage(int(size), drop_last=drop_last, prefetch=_prefetch(prefetch))
+
+
+def collate(*, prefetch: int | None = None) -> CollateStage:
+    """Keep the source's own batches: it yields iterables of records."""
+    return CollateStage(prefetch=_prefetch(prefetch))
+
+
+def group_by(key: str | int | Callable[[Any], Any], *, prefetch: int | None = None) -> GroupByStage:
+    """One batch per run of consecutive equal keys: a field, an index, or a callable on the record."""
+    if isinstance(key, bool) or not (isinstance(key, (str, int)) or callable(key)):
+        raise TypeError(f"group_by() takes a field name, an index or a callable, got {key!r}")
+    return GroupByStage(key, prefetch=_prefetch(prefetch))
+
+
+@dataclass(frozen=True, slots=True)
+class CustomOp:
+    """A Python function with a name and version, which stand for it in a plan's signature."""
+
+    name: str
+    version: str
+    fn: Callable[..., Any] | None = field(default=None, compare=False)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.fn is None:
+            raise TypeError(f"custom op {self.name!r} has no function")
+        return self.fn(*args, **kwargs)
+
+    def describe(self) -> dict[str, str]:
+        return {"name": self.name, "version": self.version}
+
+
+def custom_op(fn: Callable[..., Any] | None = None, *, name: str | None = None, version: str = "1") -> Any:
+    """Name a Python function for `map`: `custom_op(fn)`, `@custom_op` or `@custom_op(name=..., version=...)`."""
+    for what, value in (("name", name), ("version", version)):
+        if value is not None and not isinstance(value, str):
+            raise TypeError(f"custom_op({what}=) must be a str, got {value!r}")
+        if value == "":
+            raise ValueError(f"custom_op({what}=) must not be empty")
+    if fn is None:
+        return lambda function: custom_op(function, name=name, version=version)
+    if not callable(fn):
+        raise TypeError(f"custom_op() takes a callable, got {fn!r}")
+    return CustomOp(name or getattr(fn, "__name__", type(fn).__name__), version, fn)
+
+
+@dataclass(frozen=True, slots=True)
+class MapStage:
+    """A Python function on each record (before the shape stage) or on each batch (after it)."""
+
+    op: Callable[..., Any] | BatchTransform
+
+
+def map(op: Callable[..., Any] | BatchTransform) -> MapStage:
+    """Run a Python function per record, or per batch when it stands after the shape stage."""
+    if not callable(op) and not isinstance(op, BatchTransform):
+        raise TypeError(f"map() takes a callable, a custom_op or a batch transform, got {op!r}")
+    if isinstance(op, OpCall) and not isinstance(op, BatchTransform):
+        raise TypeError(f"map() takes no {type(op).__name__.lower()}: apply {op} to a slot")
+    return MapStage(op)
