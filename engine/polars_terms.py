@@ -33,7 +33,7 @@ def comparison(field: str, op: str, value: Any, dtype: pl.DataType) -> pl.Expr:
         return _plain(column, op, value) if op == "eq" and dtype == pl.Boolean else pl.lit(False)
     if isinstance(value, str):
         return _plain(as_text(column, dtype), op, value) if is_text(dtype) else pl.lit(False)
-    if math.isnan(value):
+    if value != value:  # NaN; isnan refuses integers beyond every float
         return pl.lit(False)
     if dtype.is_integer():
         return _integers(column, op, value, dtype)

@@ -10,7 +10,7 @@ import numpy as np
 
 from dataio.engine.source import RowSource, Source
 
-from .records import RecordSource, reiterable
+from .records import RecordSource, length_of, reiterable
 
 
 def as_source(obj: Any) -> Source:
@@ -131,13 +131,6 @@ class FrameRows(RowSource):
 
     def rows(self) -> Iterator[Any]:
         return self._rows()
-
-
-def length_of(records: Any) -> int | None:
-    try:
-        return len(records)
-    except TypeError:
-        return None
 
 
 def _columnar(obj: Any) -> Source | None:

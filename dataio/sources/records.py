@@ -58,7 +58,7 @@ class RecordSource:
         shuffle: tuple[int | None] | None = None,
     ) -> None:
         self._base = base
-        self._sequential = sequential or _length(base) is None
+        self._sequential = sequential or length_of(base) is None
         self._steps = steps
         self._shuffle = shuffle
 
@@ -92,7 +92,7 @@ class RecordSource:
         return manifest(path)
 
     def __len__(self) -> int:
-        length = None if any(kind == "filter" for kind, _ in self._steps) else _length(self._base)
+        length = None if any(kind == "filter" for kind, _ in self._steps) else length_of(self._base)
         if length is None:
             raise TypeError(
                 "this RecordSource has no length before it is iterated; count with sum(1 for _ in source)"
@@ -130,7 +130,7 @@ class RecordSource:
         of unknown length is filtered while it is iterated.
         """
         step = self._with_step("filter", _checked_callable("filter_records", predicate))
-        if self._length() is None:
+        if length_of(self) is None:
             return step
         kept = list(RecordSource(self._base, sequential=self._sequential, steps=step._steps))
         return RecordSource(kept, sequential=self._sequential)
@@ -156,7 +156,7 @@ class RecordSource:
     def describe(self) -> dict[str, Any]:
         """What the source is made of: number of records and of record maps, shuffle, sequential."""
         return {
-            "records": self._length(),
+            "records": length_of(self),
             "record_maps": sum(kind == "map" for kind, _ in self._steps),
             "shuffle": None if self._shuffle is None else {"seed": self._shuffle[0]},
             "sequential": self._sequential,
@@ -171,9 +171,6 @@ class RecordSource:
     def _with_step(self, kind: Literal["map", "filter"], fn: Callable[[Any], Any]) -> RecordSource:
         steps: tuple[Step, ...] = (*self._steps, (kind, fn))
         return RecordSource(self._base, sequential=self._sequential, steps=steps, shuffle=self._shuffle)
-
-    def _length(self) -> int | None:
-        return _length(self)
 
     def __repr__(self) -> str:
         return f"RecordSource({', '.join(f'{key}={value!r}' for key, value in self.describe().items())})"
@@ -229,7 +226,8 @@ class Rows:
         return map(self._of.__getitem__, range(len(self._of)))
 
 
-def _length(found: Any) -> int | None:
+def length_of(found: Any) -> int | None:
+    """`len(found)`, or None when it has none."""
     try:
         return len(found)
     except TypeError:
