@@ -10,7 +10,7 @@
 
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
-PIP_FLAGS := --quiet --disable-pip-version-check --no-input
+PIP_FLAGS := --quiet --quiet --disable-pip-version-check --no-input
 
 .PHONY: help demo test lint bench stubs clean
 help:

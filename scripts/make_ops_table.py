@@ -6,8 +6,10 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from pathlib import Path
+from typing import Any
 
 from make_stubs import ROOT, default, summary, write_or_check
 
@@ -38,10 +40,15 @@ def arguments(spec: OpSpec) -> str:
     for p in spec.parameters:
         text = p.name + ("†" if p.dynamic else "")
         if not p.required:
-            shown = default(p.default)
-            text += f"={p.default!r}" if shown == "..." else f"={shown}"
+            text += f"={shown(p.default)}"
         parts.append(f"`{text}`")
     return ", ".join(parts) or "none"
+
+
+def shown(value: Any) -> str:
+    """A default as source text, written out where a stub would have dots."""
+    text = default(value)
+    return repr(value) if text == "..." else text
 
 
 def cell(text: str) -> str:
@@ -55,7 +62,7 @@ def table(module: str) -> list[str]:
         return [*lines, "None yet.", ""]
     lines += ["| op | arguments | takes | slot method | what it does |", "| --- | --- | --- | --- | --- |"]
     for spec in specs:
-        takes = "bytes" if spec.kind == "decoder" and spec.reads else str(spec.takes)
+        takes = "bytes" if spec.kind == "decoder" and spec.reads else str(spec.takes).replace(" or ", "/")
         if spec.kind == "batch_transform":
             takes = "a batch"
         what = summary(spec) + (" *Random.*" if spec.random else "")
@@ -65,10 +72,34 @@ def table(module: str) -> list[str]:
     return [*lines, ""]
 
 
+def other_methods() -> list[str]:
+    """The slot methods whose arguments or defaults are not those of the factory."""
+    lines = ["## Slot methods that differ from their factory", ""]
+    lines += ["| slot method | op | arguments |", "| --- | --- | --- |"]
+    for name, spec in sorted(registry.slot_methods().items()):
+        method, factory = (
+            {p.name: p.default for p in signature.parameters.values()}
+            for signature in (spec.method_signature, spec.signature)
+        )
+        if method != factory:
+            row = [f"`{name}`", f"`{spec.name}`", signature_text(spec.method_signature)]
+            lines.append(f"| {' | '.join(map(cell, row))} |")
+    return lines
+
+
+def signature_text(signature: inspect.Signature) -> str:
+    parts = [
+        f"`{p.name}`" if p.default is p.empty else f"`{p.name}={shown(p.default)}`"
+        for p in signature.parameters.values()
+    ]
+    return ", ".join(parts) or "none"
+
+
 def render() -> dict[Path, str]:
     lines = [INTRODUCTION]
     for module in NAMESPACES:
         lines += table(module)
+    lines += other_methods()
     return {ROOT / "docs" / "ops.md": "\n".join(lines).rstrip() + "\n"}
 
 

@@ -120,9 +120,9 @@ def summary(spec: OpSpec) -> str:
 
 def namespace_stub(module: str) -> str:
     stub, kind = Stub(), NAMESPACES[module]
-    returns = stub.need(".engine.registry", CALL_NAMES[kind])
     body: list[str] = []
     for spec in registry.specs(kind):
+        returns = stub.need(".engine.registry", CALL_NAMES[kind])
         body += [*stub.function(spec.name, stub.parameters(spec.signature), returns, spec), ""]
     body.append(f"def __getattr__(name: str) -> {stub.need('typing', 'Any')}: ...  # ops that users register")
     return stub.finish(body)
@@ -132,7 +132,7 @@ def slot_methods_stub() -> str:
     stub = Stub()
     stub.need("typing", "Any")
     stub.need("typing", "Self")
-    body = ["class SlotMethods:", "    def apply(self, *things: Any) -> Self: ..."]
+    body = ["class SlotMethods:", "    def apply(self, *things: Any) -> Any: ..."]
     for name, spec in sorted(registry.slot_methods().items()):
         parameters = stub.parameters(spec.method_signature, first="self")
         body += list(stub.function(name, parameters, "Self", spec, "    "))
