@@ -5,15 +5,16 @@ from __future__ import annotations
 import ctypes
 import importlib
 import importlib.metadata
-import importlib.util
+import io
 import platform
-import re
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from . import settings
+from .engine import registry
+from .engine.errors import OpError
 
 PACKAGES = (
     "numpy",
@@ -27,6 +28,19 @@ PACKAGES = (
     "safetensors",
     "torch",
 )
+SAMPLES: dict[str, dict[str, Any]] = {  # format as Pillow names it, options of its writer
+    "JPEG": {},
+    "PNG": {},
+    "WEBP": {},
+    "GIF": {},
+    "TIFF": {"compression": "tiff_lzw"},
+    "BMP": {},
+    "PPM": {},
+    "TGA": {},
+    "QOI": {},
+    "JPEG2000": {},
+    "AVIF": {},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +51,8 @@ class Probe:
     detail: str
 
     def __str__(self) -> str:
-        return f"{'yes' if self.available else 'no'}: {self.detail}" if self.detail else "yes"
+        answer = "yes" if self.available else "no"
+        return f"{answer}: {self.detail}" if self.detail else answer
 
 
 def version() -> str:
@@ -60,33 +75,23 @@ def packages() -> dict[str, str | None]:
 
 
 def image_codecs() -> dict[str, Probe]:
-    """Image formats that can be decoded, with the library that does it."""
+    """For each image format, whether `decode_image` reads a small sample, which Pillow writes."""
+    pillow: Any = importlib.import_module("PIL.Image")
+    decode = registry.lookup("image", "decoder").function
     found: dict[str, Probe] = {}
-    features: Any = importlib.import_module("PIL.features")
-    if importlib.util.find_spec("simplejpeg"):
-        found["jpeg"] = Probe(True, "simplejpeg, libjpeg-turbo")
-    else:
-        found["jpeg"] = Probe(bool(features.check("jpg")), f"Pillow, libjpeg {features.version('jpg')}")
-    opencv = _opencv_codecs()
-    found["png"] = (
-        Probe(True, f"OpenCV, {opencv['PNG']}")
-        if "PNG" in opencv
-        else Probe(bool(features.check("zlib")), "Pillow")
-    )
-    for name, feature in (("webp", "webp"), ("tiff (compressed)", "libtiff")):
-        there = bool(features.check(feature))
-        found[name] = Probe(there, f"Pillow, {features.version(feature)}" if there else "Pillow lacks it")
-    found["gif, bmp, pnm, tga, qoi"] = Probe(True, "Pillow")
+    for name, options in SAMPLES.items():
+        sample = io.BytesIO()
+        try:
+            pillow.new("RGB", (8, 8), (200, 100, 50)).save(sample, name, **options)
+        except (OSError, KeyError, ValueError):
+            found[name] = Probe(False, "not tried: this Pillow writes no sample")
+            continue
+        try:
+            shape = decode(sample.getvalue(), layout="hwc", normalize="none").shape
+            found[name] = Probe(shape == (8, 8, 3), "" if shape == (8, 8, 3) else f"gave {shape}")
+        except (OpError, ImportError) as error:
+            found[name] = Probe(False, str(error))
     return found
-
-
-def _opencv_codecs() -> dict[str, str]:
-    try:
-        cv2: Any = importlib.import_module("cv2")
-        text: str = cv2.getBuildInformation()
-    except Exception:  # an unusable OpenCV is reported as an absent one
-        return {}
-    return {m[1]: m[2].strip() for m in re.finditer(r"^\s+(PNG|JPEG|WEBP|TIFF):\s+(.+)$", text, re.MULTILINE)}
 
 
 def cuda_driver() -> Probe:
@@ -168,7 +173,9 @@ def lines(found: dict[str, Any]) -> list[str]:
     out.append("Packages")
     out += [_row(name, v or "not installed") for name, v in found["packages"].items()]
     out.append("Image codecs")
-    out += [_row(name, str(Probe(**probe))) for name, probe in found["image_codecs"].items()]
+    codecs = {name: Probe(**probe) for name, probe in found["image_codecs"].items()}
+    out.append(_row("read", ", ".join(name for name, probe in codecs.items() if probe.available)))
+    out += [_row(name, str(probe)) for name, probe in codecs.items() if not probe.available]
     out.append("Workers")
     out.append(_row("cpu workers", workers["cpu_workers"]))
     out.append(_row("executor", f"{workers['executor']} (of {', '.join(workers['executors'])})"))

@@ -31,7 +31,7 @@ def test_info_as_json(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mo
     assert cli.main(["--json", "info"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["packages"]["numpy"] == np.__version__
-    assert found["image_codecs"]["jpeg"]["available"]
+    assert found["image_codecs"]["JPEG"]["available"]
     assert found["workers"]["cpu_workers"].startswith("error: DATAIO_CPU_WORKERS='many'")
     assert found["env_overrides"]["DATAIO_CPU_WORKERS"] == "many"
     for probe in found["subsystems"].values():
