@@ -196,7 +196,9 @@ def compare(op: str, left: Any, right: Any) -> bool:
         same = (isinstance(left, bool) == isinstance(right, bool)) and bool(left == right)
         return same if op == "eq" else not same
     ordered = (_is_number(left) and _is_number(right)) or (isinstance(left, str) and isinstance(right, str))
-    return ordered and bool(COMPARISONS[op](left, right))
+    if not ordered or left != left or right != right:  # NaN, which a Decimal refuses to be ordered with
+        return False
+    return bool(COMPARISONS[op](left, right))
 
 
 def _is_number(value: Any) -> bool:

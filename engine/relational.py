@@ -105,7 +105,7 @@ def _mask(batch: pa.RecordBatch, predicate: Cond) -> pa.Array | None:
         values = [predicate.of_record(row.get) for row in read.to_pylist()]
         return pa.array(values, pa.bool_())
     if read.num_columns == 0:
-        passes = predicate.of_record({}.get)
+        passes = predicate.of_record(lambda name: None)
         return None if passes else pa.array(itertools.repeat(False, batch.num_rows), pa.bool_())
     frame = pl.DataFrame(pl.from_arrow(read))
     mask = frame.select(pl.repeat(True, pl.len()) & predicate.to_polars(frame.schema)).to_series()
@@ -134,10 +134,10 @@ def _vectorised(kind: pa.DataType) -> bool:
 def check_columns(known: Iterable[str], columns: Sequence[str] | None, predicate: Cond | None) -> None:
     """Refuse columns that the input lacks."""
     known = list(known)
-    if missing := set(columns or ()) - set(known):
-        raise unknown_columns(missing, known, reader=f"select({', '.join(columns or ())})")
-    if predicate is not None and (missing := predicate.columns() - set(known)):
-        raise unknown_columns(missing, known, reader=f"filter({predicate})")
+    if unknown := set(columns or ()).difference(known):
+        raise unknown_columns(unknown, known, reader=f"select({', '.join(columns or ())})")
+    if predicate is not None and (unread := predicate.columns().difference(known)):
+        raise unknown_columns(unread, known, reader=f"filter({predicate})")
 
 
 def needed(columns: Sequence[str] | None, predicate: Cond | None) -> list[str] | None:

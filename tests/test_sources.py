@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import logging
 import math
@@ -10,6 +11,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -172,14 +174,15 @@ def test_lazy_frame_reads_only_what_is_asked(tmp_path: Path) -> None:
 def test_dataset_scan_reads_only_what_is_asked(tmp_path: Path) -> None:
     class Spy:
         def __init__(self, dataset: pads.Dataset) -> None:
-            self.dataset, self.schema, self.asked = dataset, dataset.schema, {}
+            self.dataset, self.schema = dataset, dataset.schema
+            self.asked: dict[str, Any] = {}
 
         def scanner(self, **asked: Any) -> Any:
             self.asked = asked
             return self.dataset.scanner(**asked)
 
     spy = Spy(pads.dataset(parquet_files(pa.Table.from_pylist(ROWS, SCHEMA), tmp_path)))
-    source = DatasetSource(spy)  # type: ignore[arg-type]
+    source = DatasetSource(spy)
     cond = Compare(Col("score"), "gt", 0) & Not(Compare(Col("name"), "eq", "é"))
     assert rows_of(source, ("id",), cond) == [{"id": 1}]
     assert spy.asked["columns"] == ["id", "name", "score"]
@@ -243,7 +246,10 @@ COLUMNS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
     "y": (pa.binary(), st.sampled_from([None, b"", b"a"])),
     "l": (pa.list_(pa.int64()), st.sampled_from([None, [], [1]])),
     "n": (pa.null(), st.none()),
-    "d": (pa.date32(), st.sampled_from([None])),
+    "d": (pa.date32(), st.sampled_from([None, datetime.date(1970, 1, 1), datetime.date(2020, 2, 2)])),
+    "w": (pa.timestamp("us"), st.sampled_from([None, datetime.datetime(1970, 1, 1)])),
+    "v": (pa.duration("us"), st.sampled_from([None, datetime.timedelta(0), datetime.timedelta(1)])),
+    "m": (pa.decimal128(10, 2), st.sampled_from([None, Decimal("0.00"), Decimal("0.10"), Decimal("1.00")])),
 }
 literals = st.sampled_from(LITERALS)
 cols = st.sampled_from(sorted(COLUMNS)).map(Col)
@@ -485,7 +491,12 @@ def test_shuffle_is_that_of_random() -> None:
 
 def test_filter_of_a_sized_source_loses_the_shuffle() -> None:
     calls: list[int] = []
-    source = records(range(6)).shuffle(seed=1).filter_records(lambda i: calls.append(i) or i % 2)
+
+    def odd(number: int) -> bool:
+        calls.append(number)
+        return number % 2 == 1
+
+    source = records(range(6)).shuffle(seed=1).filter_records(odd)
     assert calls == list(range(6))
     assert list(source) == [1, 3, 5]
     assert len(source) == 3

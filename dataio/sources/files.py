@@ -30,8 +30,8 @@ def files(glob: Pattern | Sequence[Pattern], *, recursive: bool = True) -> Recor
     """
     if not isinstance(recursive, bool):
         raise TypeError(f"recursive must be a bool, got {recursive!r}")
-    several = isinstance(glob, Iterable) and not isinstance(glob, (str, bytes, os.PathLike))
-    patterns = [_local_path("files", pattern) for pattern in (list(glob) if several else [glob])]
+    several = list(glob) if isinstance(glob, Iterable) and not isinstance(glob, (str, bytes)) else [glob]
+    patterns = [_local_path("files", pattern) for pattern in several]
     found = dict.fromkeys(path for pattern in patterns for path in sorted(_matches(pattern, recursive)))
     return RecordSource(list(found))
 

@@ -145,7 +145,10 @@ class Call:
     """One call of a function, shared by the slots of its record: made by the first, forgotten after the last."""
 
     def __init__(self, fn: Callable[[int], Any], index: int, title: str, slots: tuple[str, ...]) -> None:
-        self.__setstate__((fn, index, title, slots))
+        self.fn, self.index, self.title, self.slots = fn, index, title, slots
+        self._lock = threading.Lock()
+        self._value: Any = None
+        self._waiting: set[str] = set()
 
     def value_for(self, slot: str) -> Any:
         with self._lock:
@@ -157,14 +160,8 @@ class Call:
                 self._value = None
             return value
 
-    def __getstate__(self) -> tuple[Any, ...]:
-        return self.fn, self.index, self.title, self.slots
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self.fn, self.index, self.title, self.slots = state
-        self._lock = threading.Lock()
-        self._value: Any = None
-        self._waiting: set[str] = set()
+    def __reduce__(self) -> tuple[type[Call], tuple[Any, ...]]:
+        return Call, (self.fn, self.index, self.title, self.slots)
 
 
 class CallableReader(Reader):
@@ -256,7 +253,7 @@ def value_bytes(value: Any, title: str) -> BytesLike:
         return value if value.c_contiguous else value.tobytes()
     if isinstance(value, (np.ndarray, np.generic)) and not isinstance(value, (str, float)):
         if value.dtype.kind in "biufc" and value.dtype.isnative:
-            return memoryview(np.ascontiguousarray(value).reshape(-1).view(np.uint8))
+            return np.ascontiguousarray(value).reshape(-1).view(np.uint8).data
         raise OpError(
             f"{title}: a {value.dtype} array has no defined bytes; give numbers in native byte order"
         )
