@@ -135,8 +135,8 @@ class ExporterSource(ArrowSource):
 class DatasetSource(ArrowSource):
     """A pyarrow data set, scanned in row order with the files and row groups skipped that a condition rules out."""
 
-    # Rows per batch and batches read ahead: few, so that columns of images do not fill the memory.
-    _BATCH_ROWS, _READAHEAD = 4096, 4
+    # Rows per batch: few where a row may be an image, so that the batches read ahead do not fill the memory.
+    _SMALL_ROWS, _LARGE_ROWS, _READAHEAD = 32_768, 512, 4
 
     def __init__(self, dataset: pds.Dataset, title: str = "arrow dataset") -> None:
         self._dataset, self._title = dataset, title
@@ -160,10 +160,11 @@ class DatasetSource(ArrowSource):
     def read(
         self, columns: list[str] | None, predicate: Cond | None, rows: int | None
     ) -> Iterator[pa.RecordBatch]:
+        read = self.schema() if columns is None else [self.schema().field(name) for name in columns]
         scanner = self._dataset.scanner(
             columns=columns,
             filter=pruning(predicate, self.schema()),
-            batch_size=self._BATCH_ROWS,
+            batch_size=self._LARGE_ROWS if any(_is_large(field.type) for field in read) else self._SMALL_ROWS,
             batch_readahead=self._READAHEAD,
             fragment_readahead=1,
         )
@@ -276,6 +277,17 @@ class LazyFrameSource(ColumnarSource):
     ) -> Iterator[pa.RecordBatch]:
         check_columns(self._frame.collect_schema().names(), columns, predicate)
         return lazy_query(self._frame, columns, predicate, offset, limit)
+
+
+def _is_large(kind: pa.DataType) -> bool:
+    """Whether values of this type may be whole files or arrays."""
+    test = pa.types
+    return bool(
+        test.is_nested(kind)
+        or test.is_binary(kind)
+        or test.is_large_binary(kind)
+        or isinstance(kind, pa.BaseExtensionType)
+    )
 
 
 def _shape(rows: int | None, schema: pa.Schema) -> str:
