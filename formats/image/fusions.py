@@ -28,6 +28,8 @@ def crop_before_resize(first: OpCall, second: OpCall) -> tuple[OpCall, ...] | No
     """resize*(x), center_crop -> resize_center_crop(x): only surviving pixels are computed, within 1 level."""
     if not (_is(first, *RESIZES) and _is(second, "center_crop")):
         return None
+    if first.arguments["interp"] == "lanczos":  # computed whole anyway
+        return None
     h, w = _sizes(first)
     crop = second.arguments
     return (

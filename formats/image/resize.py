@@ -164,18 +164,28 @@ def _torch_window(image: np.ndarray, out: np.ndarray, full: tuple[int, int], win
     scale, radius = height / full[0], RADIUS[interp]
     skip, first = _rows_before(window.y, scale, radius)
     # Rows past the support of the last surviving row are left out; columns past the window are simply not asked for.
-    last = math.ceil((window.y + window.h) * scale + radius * max(scale, 1.0) + 1)
-    source = image[first : min(last, height)]
+    last = min(math.ceil((window.y + window.h) * scale + radius * max(scale, 1.0) + 1), height)
+    rows, columns = window.y - skip + window.h, window.x + window.w
+    # The kernel takes equal sizes for "nothing to do" along that axis, whatever the scale: never let that happen.
+    if columns == width < full[1]:
+        columns += 1
+    if rows == last - first and full[0] != height:
+        if last < height:
+            last += 1
+        elif skip + rows < full[0]:
+            rows += 1
+        else:
+            skip, first, rows = 0, 0, full[0]
+    source = image[first:last]
     if not (source.flags.c_contiguous and source.flags.writeable):
         source = _compact(source)
-    rows, columns = window.y - skip + window.h, window.x + window.w
     direct = rows == window.h and columns == window.w
     target = out if direct else scratch("window", (rows, columns, image.shape[2]))
     _aten(interp)(
         _as_tensor(source), [rows, columns], False, full[0] / height, full[1] / width, out=_as_tensor(target)
     )
     if not direct:
-        np.copyto(out, target[window.y - skip :, window.x :])
+        np.copyto(out, target[window.y - skip :, window.x :][: window.h, : window.w])
 
 
 def _compact(image: np.ndarray) -> np.ndarray:
@@ -203,15 +213,16 @@ def _pillow_window(
         "bicubic": Image.Resampling.BICUBIC,
         "lanczos": Image.Resampling.LANCZOS,
     }
-    sy, sx = height / full[0], width / full[1]
-    box = (
-        window.x * sx,
-        window.y * sy,
-        min((window.x + window.w) * sx, width),
-        min((window.y + window.h) * sy, height),
-    )
-    resized = picture.resize((window.w, window.h), filters[interp], box=box)
-    np.copyto(out, np.asarray(resized).reshape(out.shape))
+    if interp == "lanczos":
+        # Pillow keeps the box in float32, which moves this kernel by several levels: resize it all, then cut.
+        resized = np.asarray(picture.resize((full[1], full[0]), filters[interp]))
+        resized = resized[window.y : window.y + window.h, window.x : window.x + window.w]
+    else:
+        sy, sx = height / full[0], width / full[1]
+        right, bottom = min((window.x + window.w) * sx, width), min((window.y + window.h) * sy, height)
+        box = (window.x * sx, window.y * sy, right, bottom)
+        resized = np.asarray(picture.resize((window.w, window.h), filters[interp], box=box))
+    np.copyto(out, resized.reshape(out.shape))
 
 
 def _check_image(op: str, image: np.ndarray, *sizes: int) -> None:
