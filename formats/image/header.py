@@ -97,7 +97,7 @@ def _dispatch(view: memoryview, head: bytes) -> Header:
         width, height = struct.unpack_from(">II", view, 4)
         return Header(height, width, "qoi", view[12])
     if head[:4] == b"\0\0\1\0":
-        return Header(view[7] or 256, view[6] or 256, "ico", 4)
+        return _ico(view)
     return _tga(view, head)
 
 
@@ -157,7 +157,7 @@ def _png(view: memoryview) -> Header:
         if name == b"eXIf":
             header.exif = view[pos + 8 : pos + 8 + size]
         elif name == b"IEND":
-            finished = True
+            finished = pos + 12 <= end
             break
         elif name in (b"tRNS", b"acTL", b"gAMA", b"sBIT"):
             plain = False
@@ -265,6 +265,13 @@ def _jpeg2000(view: memoryview) -> Header:
         raise OpError("JPEG 2000 file holds no image header box")
     height, width, channels = struct.unpack_from(">IIH", head, pos + 4)
     return Header(height, width, "jpeg2000", channels)
+
+
+def _ico(view: memoryview) -> Header:
+    # The picture with the most pixels is the one that gets decoded; a stored 0 means 256.
+    entries = range(6, 6 + 16 * int.from_bytes(view[4:6], "little"), 16)
+    height, width = max(((view[at + 1] or 256, view[at] or 256) for at in entries), key=lambda s: s[0] * s[1])
+    return Header(height, width, "ico", 4)
 
 
 def _tga(view: memoryview, head: bytes) -> Header:

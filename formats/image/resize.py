@@ -2,7 +2,9 @@
 
 Pixel centres lie at half integers; the filter is separable and its support grows with the shrink factor (Pillow's rule;
 kernels: triangle, cubic with a = -0.5, Lanczos-3). torch's kernel does bilinear and bicubic where torch is installed (several
-times faster, within 1 level of Pillow); Pillow does the rest. Channels never mix: a fourth channel is filtered like
+times faster); Pillow does the rest. Both round to uint8 between the passes. torch goes through rows first, Pillow through
+the axis that costs less: within 1 level of each other, except where bicubic overshoots are clipped at 0 or 255
+between the passes (noise on tall images). Channels never mix: a fourth channel is filtered like
 the others, it does not weigh them.
 """
 
@@ -213,8 +215,9 @@ def _pillow_window(
         "bicubic": Image.Resampling.BICUBIC,
         "lanczos": Image.Resampling.LANCZOS,
     }
-    if interp == "lanczos":
-        # Pillow keeps the box in float32, which moves this kernel by several levels: resize it all, then cut.
+    if interp != "bilinear" and (window.h, window.w) != full:
+        # Pillow chooses which axis goes first by the cost of the box, and kernels with negative lobes clip between the
+        # passes: the same pixels could come out several levels away. Resize it all, then cut.
         resized = np.asarray(picture.resize((full[1], full[0]), filters[interp]))
         resized = resized[window.y : window.y + window.h, window.x : window.x + window.w]
     else:
