@@ -45,7 +45,16 @@ def python_of(name: str, root: Path) -> Path:
     venv.create(target, with_pip=True)
     python = target / "bin" / "python"
     options = os.environ.get("DATAIO_BENCH_PIP", "").split()
-    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
+    pip = [
+        str(python),
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--no-input",
+    ]
     subprocess.run([*pip, *options, *REQUIREMENTS[name]], check=True)
     return python
 

@@ -250,11 +250,9 @@ def report(rows: dict[str, Row]) -> str:
         "Samples a second, higher is better:",
         "",
         rates_table(rows),
-        "",
-        "Start-up and memory:",
-        "",
-        start_table(rows),
     ]
+    if start := start_table(rows):
+        lines += ["", "Start-up and memory:", "", start]
     if errors:
         lines += ["", "Failed:", "", *errors]
     return "\n".join(lines)

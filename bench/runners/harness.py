@@ -11,6 +11,7 @@ import os
 import random
 import resource
 import time
+from array import array
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -83,7 +84,7 @@ def npy_files(count: int) -> list[bytes]:
     header += " " * (-(10 + len(header) + 1) % 64) + "\n"
     start = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode()
     numbers = random.Random(0)
-    return [start + numbers.randbytes(64 * 4) for _ in range(count)]
+    return [start + array("f", numbers.randbytes(64)).tobytes() for _ in range(count)]
 
 
 def runs_of(records: list[Record], key: str) -> list[list[Record]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -53,7 +54,7 @@ def loading(workload: str) -> Callable[[harness.Record], Any]:
         image = Image.open(record["image"]).convert("RGB")
         h, w = record["h"], record["w"]
         scale = max(h / image.height, w / image.width)
-        size = max(w, round(image.width * scale)), max(h, round(image.height * scale))
+        size = math.ceil(image.width * scale - 1e-6), math.ceil(image.height * scale - 1e-6)
         image = image.resize(size, Image.Resampling.BICUBIC)
         left, top = (image.width - w) // 2, (image.height - h) // 2
         return chw(image.crop((left, top, left + w, top + h))).float().mul_(2 / 255).sub_(1)
