@@ -23,6 +23,8 @@ CASTABLE: tuple[str, ...] = (
 )  # fmt: skip
 READABLE = {*CASTABLE, "float16"}
 MAGIC = b"\x93NUMPY"
+JOIN_BELOW = 16384
+"""Bytes of an .npy file below which a column is joined first: a second copy costs less than a Python step per row."""
 MAX_HEADER = 65536
 """Bytes of an .npy header; a legal one for 32 axes takes under 1,000."""
 
@@ -45,8 +47,23 @@ def _parse_header(major: int, header: bytes) -> tuple[np.dtype, tuple[int, ...],
     return dtype, shape, fortran
 
 
-def _npy_header(view: memoryview) -> tuple[np.dtype, tuple[int, ...], bool, int]:
+NpyHeader: TypeAlias = tuple[np.dtype, tuple[int, ...], bool, int]
+_usual: dict[bytes, NpyHeader] = {}
+"""Headers that fill 128 bytes exactly, as NumPy writes all short ones, by those bytes."""
+
+
+def _npy_header(view: memoryview) -> NpyHeader:
     """dtype, shape, Fortran order and the offset of the payload."""
+    known = _usual.get(head := bytes(view[:128]))
+    if known is not None:
+        return known
+    header = _read_npy_header(view)
+    if header[3] == 128 and len(_usual) < 1024:
+        _usual[head] = header
+    return header
+
+
+def _read_npy_header(view: memoryview) -> NpyHeader:
     if view[:6] != MAGIC:
         raise OpError(f"not an .npy file: starts with {bytes(view[:6])!r}" if len(view) else "not an .npy file: no data")
     if len(view) < 12:
@@ -84,6 +101,8 @@ def decode_npy(data: BytesLike) -> np.ndarray:
     if count == 0:
         return np.empty(shape, dtype.newbyteorder("="))
     flat = np.frombuffer(view, dtype, count, offset)
+    if dtype.isnative and not fortran:
+        return flat.reshape(shape).copy()
     return np.array(flat.reshape(shape, order="F" if fortran else "C"), dtype.newbyteorder("="), order="C")
 
 
@@ -99,14 +118,21 @@ def decode_npy_column(values: list[BytesLike]) -> np.ndarray | None:
     count = math.prod(shape)
     if fortran or not dtype.isnative or count == 0 or not shape:
         return None
-    header, need = bytes(as_view(values[0])[:offset]), offset + count * dtype.itemsize
-    out = np.empty((len(values), *shape), dtype)
-    flat = out.reshape(len(values), count)
-    for row, data in zip(flat, values):
-        if len(data) < need or bytes(as_view(data)[:offset]) != header:
-            return None
-        row[:] = np.frombuffer(data, dtype, count, offset)
-    return out
+    size, need = len(values[0]), offset + count * dtype.itemsize
+    if set(map(len, values)) != {size} or size < need:
+        return None
+    if size > JOIN_BELOW:
+        header = bytes(as_view(values[0])[:offset])
+        out = np.empty((len(values), *shape), dtype)
+        for row, data in zip(out.reshape(len(values), count), values):
+            if bytes(as_view(data)[:offset]) != header:
+                return None
+            row[:] = np.frombuffer(data, dtype, count, offset)
+        return out
+    rows = np.frombuffer(b"".join(values), np.uint8).reshape(len(values), size)
+    if (rows[:, :offset] != rows[0, :offset]).any():
+        return None
+    return rows[:, offset:need].copy().view(dtype).reshape(len(values), *shape)
 
 
 def _infer_cast(given: TensorType, *, dtype: str) -> TensorType:

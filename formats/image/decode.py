@@ -282,8 +282,11 @@ def _simplejpeg(
     except ValueError as error:
         message = str(error)
     if any(known in message for known in BENIGN_JPEG_WARNINGS):
-        pixels = decode(data, _JPEG_COLORS[mode], strict=False, **arguments)
-        return pixels
+        try:
+            pixels = decode(data, _JPEG_COLORS[mode], strict=False, **arguments)
+            return pixels
+        except ValueError:  # a warning while it reads the header stops it whatever `strict` says
+            return None
     if "remature end" in message or "Corrupt JPEG" in message:
         raise OpError(f"damaged or truncated JPEG of {len(data)} bytes: {message}")
     return None

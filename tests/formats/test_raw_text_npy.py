@@ -149,8 +149,9 @@ def test_npy_header_that_announces_too_much_allocates_nothing():
         run(decoder("npy"), b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header)
 
 
-def test_batched_npy_equals_the_rows():
-    rows = [np.random.default_rng(i).random((3, 4)) for i in range(5)]
+@pytest.mark.parametrize("shape", [(3, 4), (5, 7, 100)], ids=["joined", "row-by-row"])
+def test_batched_npy_equals_the_rows(shape):
+    rows = [np.random.default_rng(i).random(shape) for i in range(5)]
     kernel = decoder("npy").spec.kernels["batched"]
     np.testing.assert_array_equal(kernel([npy(r) for r in rows]), np.stack(rows))
 
@@ -162,6 +163,8 @@ def test_batched_npy_equals_the_rows():
         [npy(np.zeros(3)), npy(np.zeros(4))],
         [npy(np.zeros(3)), npy(np.zeros(3))[:-1]],
         [b"bad", b"bad"],
+        [npy(np.zeros(3, "f4")), npy(np.zeros(3, "i4"))],
+        [npy(np.zeros(9000)), npy(np.zeros(9000, "i8"))],
         [npy(np.zeros(3, ">f4"))] * 2,
         [npy(np.asfortranarray(np.zeros((3, 2))))] * 2,
         [npy(np.zeros(()))] * 2,
