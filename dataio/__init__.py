@@ -1,3 +1,84 @@
+"""A declarative data loader: lazy plans, Arrow record batches, an actor graph, DLPack tensors.
+
+Public names are resolved on first use (PEP 562), so that `import dataio` stays light.
+"""
+
+from __future__ import annotations
+
+import importlib as _importlib
 import os as _os
+from typing import Any as _Any
+
+# From the repository's root without an installation, the sister folders engine/, io/ and formats/ belong here too.
 if not _os.path.isdir(_os.path.join(__path__[0], "engine")):
     __path__.append(_os.path.dirname(__path__[0]))
+
+__version__ = "0.1.0"
+
+_MODULES = ("batch_transforms", "cond", "decoders", "transforms")
+_NAMES = {
+    "Batch": "batches",
+    "BatchStage": "stages",
+    "BoundPipeline": "pipelines",
+    "CollateStage": "stages",
+    "CustomOp": "stages",
+    "DataLoader": "loader",
+    "DlpackTensor": "outputs",
+    "GroupByStage": "stages",
+    "Pipeline": "pipelines",
+    "Query": "query",
+    "RecordSource": "sources",
+    "SlotStage": "stages",
+    "batch": "stages",
+    "chain": "stages",
+    "collate": "stages",
+    "custom_op": "stages",
+    "env_vars": "settings",
+    "files": "sources",
+    "from_callable": "sources",
+    "from_iterable": "sources",
+    "from_iterator": "sources",
+    "from_sampler": "sources",
+    "group_by": "stages",
+    "manifest": "sources",
+    "map": "stages",
+    "pipeline": "pipelines",
+    "records": "sources",
+    "register_output_adapter": "outputs",
+    "scan": "query",
+    "slot": "stages",
+    "slots": "stages",
+    # from the engine
+    "BatchTransform": "engine.registry",
+    "Cond": "engine.expr",
+    "ConstValue": "engine.expr",
+    "DataioError": "engine.errors",
+    "Decoder": "engine.registry",
+    "Param": "engine.expr:Col",
+    "ParamRef": "engine.expr",
+    "Transform": "engine.registry",
+    "col": "engine.expr:Col",
+    "const": "engine.expr:ConstValue",
+    "param": "engine.expr:ParamRef",
+    "register_fusion": "engine.registry",
+    "register_kernel": "engine.registry",
+    "register_op": "engine.registry",
+}
+
+__all__ = ["__version__", *sorted((*_MODULES, *_NAMES))]  # pyright: ignore
+
+
+def __getattr__(name: str) -> _Any:
+    if name in _MODULES:
+        return _importlib.import_module(f"{__name__}.{name}")
+    target = _NAMES.get(name)
+    if target is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=None)
+    module, _, attribute = target.partition(":")
+    value = getattr(_importlib.import_module(f"{__name__}.{module}"), attribute or name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

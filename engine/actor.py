@@ -92,7 +92,7 @@ class Actor:
     def __init__(self, name: str, supervisor: Supervisor, mailbox: Mailbox | None = None) -> None:
         self.name = name
         self.supervisor = supervisor
-        self.mailbox = mailbox or Mailbox(name, 1)
+        self.mailbox = Mailbox(name, 1) if mailbox is None else mailbox
         self.thread = threading.Thread(target=self._run, name=f"dataio-{name}", daemon=True)
 
     def start(self) -> None:

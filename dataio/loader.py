@@ -1,0 +1,383 @@
+"""`DataLoader`: what a training loop iterates."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from .batches import Batch
+from .engine.batch import FinishedBatch, describe_error
+from .engine.errors import ClosedError
+from .engine.explain import explain
+from .engine.executors.base import Executor
+from .engine.physical import Program, compile_chain
+from .engine.plan import Batch as BatchNode
+from .engine.plan import Collate, MapBatches, Plan, Scan, Slots, walk
+from .engine.registry import BatchTransform
+from .engine.rewrite import Rewritten
+from .engine.rules import optimize
+from .engine.run import Graph, RunOptions
+from .engine.settings import default_executor
+from .engine.stats import RunStats
+from .io.resolve import read_source
+from .outputs import find_adapter, on_device
+
+if TYPE_CHECKING:
+    from .pipelines import BoundPipeline
+
+logger = logging.getLogger("dataio.rows")
+
+
+def make_loader(
+    bound: BoundPipeline,
+    output: Any,
+    *,
+    concurrency: Any,
+    pin_memory: Any,
+    ragged: Any,
+    on_failure: Any,
+    order: Any,
+    seed: Any,
+    emit_empty_batches: Any,
+    log_errors: Any,
+    device: Any,
+    context: Any,
+    workers: Any,
+) -> DataLoader:
+    """Check the run options and make the loader; see `BoundPipeline.run`."""
+    name, adapter = find_adapter(output)
+    if device is not None:
+        if not isinstance(device, str):
+            raise TypeError(f"device must be a str, got {device!r}")
+        adapter = on_device(name, adapter, device)
+    _choice("ragged", ragged, "list", "error", "skip")
+    _check_pinning(pin_memory)
+    if not isinstance(log_errors, bool) and not callable(log_errors):
+        raise TypeError(f"log_errors must be a bool or a callable, got {log_errors!r}")
+    if context is not None and not callable(context):
+        raise TypeError(f"context must be callable, got {context!r}")
+    for function in bound.pipeline.map_batches:
+        if isinstance(function, BatchTransform):
+            raise NotImplementedError(f"the batch transform {function} has no kernel")
+    options = RunOptions(
+        concurrency=_concurrency(concurrency),
+        min_survivors=_min_survivors(on_failure),
+        order=cast(Literal["submit", "completion"], _choice("order", order or "submit", "submit", "completion")),
+        seed=_seed(seed),
+        context=context,
+    )
+    kind = _choice("workers", workers or "auto", "auto", "thread", "process")
+    return DataLoader(
+        bound,
+        options,
+        kind=default_executor() if kind == "auto" else kind,
+        wrap=lambda finished: Batch(finished, name, adapter, ragged),
+        emit_empty=bool(emit_empty_batches),
+        log_errors=log_errors,
+    )
+
+
+def _choice(name: str, value: Any, *choices: str) -> str:
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
+    return cast(str, value)
+
+
+def _check_pinning(value: Any) -> None:
+    if value == "auto" or value is False:
+        return
+    if value is not True:
+        raise ValueError(f'pin_memory must be a bool or "auto", got {value!r}')
+    try:
+        import torch
+
+        usable = torch.cuda.is_available()
+    except ImportError:
+        usable = False
+    if not usable:
+        raise RuntimeError("pin_memory=True needs a usable CUDA runtime; none was found")
+
+
+def _concurrency(value: Any) -> int | None:
+    if isinstance(value, str):
+        if value != "auto":
+            raise ValueError(f'concurrency must be an integer or "auto", got {value!r}')
+        return None
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f'concurrency must be an integer or "auto", got {value!r}')
+    if value < 1:
+        raise ValueError(f"concurrency must be at least 1, got {value}")
+    return value
+
+
+def _min_survivors(value: Any) -> int | None:
+    if isinstance(value, str):
+        if value not in ("strict", "skip"):
+            raise ValueError(f'on_failure must be "strict", "skip" or an integer, got {value!r}')
+        return None if value == "strict" else 1
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f'on_failure must be "strict", "skip" or an integer, got {value!r}')
+    if value < 0:
+        raise ValueError(f"on_failure must be at least 0, got {value}")
+    return value
+
+
+def _seed(value: Any) -> int:
+    if value is None:
+        return secrets.randbits(63)
+    if isinstance(value, bool):
+        raise TypeError("seed must be an integer, got a bool")
+    value = int(value)
+    if not 0 <= value < 1 << 64:
+        raise ValueError(f"seed must be in [0, 2**64), got {value}")
+    return cast(int, value)
+
+
+def _make_executor(kind: str, program: Program) -> Executor:
+    if kind == "process":
+        from .engine.executors.process import ProcessExecutor
+
+        return ProcessExecutor(program)
+    from .engine.executors.thread import ThreadExecutor
+
+    return ThreadExecutor()
+
+
+class DataLoader:
+    """Iterates a bound pipeline, epoch after epoch. Made by `run`; a context manager.
+
+    One iteration at a time. Leaving the `with` block, `close()`, garbage collection, Ctrl-C and an exception in the
+    training loop all stop the workers and free their memory.
+    """
+
+    def __init__(
+        self,
+        bound: BoundPipeline,
+        options: RunOptions,
+        *,
+        kind: str,
+        wrap: Callable[[FinishedBatch], Any],
+        emit_empty: bool,
+        log_errors: bool | Callable[[dict[str, Any]], Any],
+    ) -> None:
+        self._options = options
+        self._kind = kind
+        self._wrap = wrap
+        self._emit_empty = emit_empty
+        self._log = _log_row if log_errors is True else log_errors or None
+        self._logical: Plan = bound.plan(whole_records=options.context is not None)
+        self._optimised: Rewritten | None = None
+        self._program: Program | None = None
+        self._stats = RunStats()
+        self._epoch = 0
+        self._hook: Callable[[dict[str, int]], Any] | None = None
+        self._resources = _Resources()
+        self._finalizer = weakref.finalize(self, self._resources.close)
+
+    # ---------------------------------------------------------------- iterating
+
+    def __iter__(self) -> LoaderIterator:
+        """Begin an epoch.
+
+        Raises:
+            RuntimeError: the loader is closed, or an iteration is under way.
+            ValueError: the plan cannot run: unset parameters, ops that do not fit together.
+        """
+        self._check_open()
+        running = self._resources.graph
+        if running is not None and running.alive and self._resources.iterating():
+            raise RuntimeError("this loader is being iterated already; finish or drop that iterator first")
+        self._resources.stop_graph()
+        program, plan = self._compiled()
+        if self._resources.executor is None:
+            self._resources.executor = _make_executor(self._kind, program)
+            self._stats.workers = self._resources.executor.workers
+        graph = Graph(
+            plan,
+            program,
+            self._resources.executor,
+            self._options,
+            epoch=self._epoch,
+            stats=self._stats,
+            wrap=self._wrap,
+        )
+        self._resources.graph = graph
+        iterator = LoaderIterator(self, graph)
+        self._resources.iterator = weakref.ref(iterator)
+        return iterator
+
+    def _compiled(self) -> tuple[Program, Plan]:
+        if self._optimised is None:
+            self._optimised = optimize(self._logical)
+        if self._program is None:
+            slots = next(n for n in walk(self._optimised.plan) if isinstance(n, Slots))
+            self._program = Program(tuple(compile_chain(c) for c in slots.chains), read_source)
+        return self._program, self._optimised.plan
+
+    def __len__(self) -> int:
+        """Number of batches of an epoch.
+
+        Raises:
+            TypeError: the length is not known before iterating.
+        """
+        shape = next(n for n in walk(self._logical) if isinstance(n, (BatchNode, Collate)) or isinstance(n, Slots))
+        records = _record_count(self._logical)
+        if records is None or isinstance(shape, Slots):
+            raise TypeError("the length of this loader is not known before it is iterated")
+        if isinstance(shape, Collate):
+            return records
+        return records // shape.size if shape.drop_last else -(-records // shape.size)
+
+    # ---------------------------------------------------------------- looking
+
+    def explain(self) -> str:
+        """The plan as written, the rules that fired, the plan as it runs."""
+        self._compiled()
+        assert self._optimised is not None
+        return explain(self._logical, self._optimised)
+
+    def stats(self) -> dict[str, Any]:
+        """Counters since the loader was made: samples, bytes, time and count per op, stalls, queue depths."""
+        self._check_open()
+        out = self._stats.as_dict()
+        executor = self._resources.executor
+        out["buffers"] = executor.buffers.stats() if executor is not None else {}
+        return out
+
+    def report(self) -> str:
+        """A few lines that say how fast it went, who was slow, and where the workers' time went."""
+        return self._stats.report()
+
+    def set_metrics_hook(self, hook: Callable[[dict[str, int]], Any] | None) -> None:
+        """Call `hook({"batch_id", "n_samples", "n_errors"})` on the consumer's thread after each delivered batch."""
+        if hook is not None and not callable(hook):
+            raise TypeError(f"a metrics hook must be callable, got {hook!r}")
+        self._hook = hook
+
+    # ---------------------------------------------------------------- ending
+
+    def __enter__(self) -> DataLoader:
+        self._check_open()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop the workers and free their memory; idempotent. Delivered batches stay valid."""
+        self._finalizer()
+
+    def _check_open(self) -> None:
+        if self._resources.closed:
+            raise ClosedError("DataLoader is closed")
+
+
+class _Resources:
+    """What a loader must give back; held apart from it so that garbage collection can."""
+
+    def __init__(self) -> None:
+        self.graph: Graph | None = None
+        self.executor: Executor | None = None
+        self.iterator: weakref.ref[LoaderIterator] | None = None
+        self.closed = False
+        self._lock = threading.RLock()
+
+    def iterating(self) -> bool:
+        iterator = self.iterator() if self.iterator is not None else None
+        return iterator is not None and not iterator.exhausted
+
+    def stop_graph(self) -> None:
+        with self._lock:
+            graph, self.graph = self.graph, None
+        if graph is not None:
+            graph.close()
+
+    def close(self) -> None:
+        with self._lock:
+            if self.closed:
+                return
+            self.closed = True
+        self.stop_graph()
+        if self.executor is not None:
+            self.executor.close()
+
+
+class LoaderIterator:
+    """One pass over the data. Dropping it stops the pass."""
+
+    def __init__(self, loader: DataLoader, graph: Graph) -> None:
+        self._loader = loader
+        self._graph = graph
+        self.exhausted = False
+        self._busy_since = 0
+        self._finalizer = weakref.finalize(self, graph.close)
+        self._finalizer.atexit = False
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        import time
+
+        stats = self._graph.stats
+        if self._busy_since:
+            stats.consumer_busy_ns += time.perf_counter_ns() - self._busy_since
+        while True:
+            if self.exhausted or self._loader._resources.closed:
+                raise StopIteration
+            try:
+                message = self._graph.next()
+            except BaseException:
+                self.exhausted = True
+                self._finalizer()
+                raise
+            if message is None:
+                self.exhausted = True
+                self._finalizer.detach()
+                self._loader._epoch += 1
+                raise StopIteration
+            finished, result = message
+            self._report(finished)
+            if finished.length or self._loader._emit_empty:
+                self._busy_since = time.perf_counter_ns()
+                return result
+
+    def _report(self, finished: FinishedBatch) -> None:
+        log, hook = self._loader._log, self._loader._hook
+        if log is not None:
+            for error in finished.errors:
+                log(error)
+        if hook is not None and (finished.length or self._loader._emit_empty):
+            hook({"batch_id": finished.number, "n_samples": finished.length, "n_errors": len(finished.errors)})
+
+
+def _log_row(error: dict[str, Any]) -> None:
+    logger.warning(
+        "row IO failed (idx=%d stage=%s): %s", error["index"], error["stage"], describe_error(error)
+    )
+
+
+def _record_count(plan: Plan) -> int | None:
+    """Records per epoch, when no stage makes it unknowable."""
+    from .engine.plan import Filter, GroupBy, Limit
+
+    count: int | None = None
+    for node in reversed(list(walk(plan))):
+        match node:
+            case Scan():
+                count = node.source.length() if node.predicate is None else None
+                if count is not None and node.sliced:
+                    count = max(0, count - node.offset)
+                    count = count if node.limit is None else min(count, node.limit)
+            case Filter() | GroupBy():
+                count = None
+            case Limit() if count is not None:
+                count = max(0, count - node.offset)
+                count = count if node.count is None else min(count, node.count)
+            case MapBatches():
+                pass
+    return count

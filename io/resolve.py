@@ -1,0 +1,134 @@
+"""From a slot's value to its bytes: in memory, a local file, a reader, or any URI that fsspec knows."""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import Any
+
+import numpy as np
+
+from ..engine.errors import DataioError, RecordError
+from .uri import local_path
+
+_SOURCE_KEYS = ("reader", "path", "url", "uri")
+
+
+class ReadError(DataioError, OSError):
+    """A source that is there but cannot be read."""
+
+
+def read_source(value: Any) -> Any:
+    """The bytes of one source.
+
+    Args:
+        value: bytes-like or a NumPy array (its C-order bytes); a str or PathLike (local path or URI); an object with
+            `read_all()`; a mapping with `bytes`, or with one of `reader`, `path`, `url`, `uri`, and `range=(start,
+            length)` or `offset` with `size`.
+
+    Returns:
+        Something bytes-like: the object itself when it already is, a fresh uint8 array for files.
+
+    Raises:
+        RecordError: the value is of a kind that holds no bytes.
+        OSError: missing, a directory, unreadable.
+        ValueError: options that do not go together.
+    """
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return value
+    if isinstance(value, str):
+        return read_uri(value)
+    if isinstance(value, np.ndarray):
+        return np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+    if hasattr(value, "__fspath__"):
+        return read_uri(os.fspath(value))
+    if hasattr(value, "read_all"):
+        return value.read_all()
+    if isinstance(value, dict):
+        return _read_mapping(value)
+    raise RecordError(
+        f"cannot read bytes from a {type(value).__name__}; give bytes, a path or URI, a reader or an array, or carry the "
+        "value as it is with .passthrough()"
+    )
+
+
+def read_uri(uri: str | bytes) -> Any:
+    """The content of a local path, a `file://` URI, or a URI of any scheme fsspec knows."""
+    path = local_path(uri)
+    if path is not None:
+        return read_file(path)
+    import fsspec
+
+    return fsspec.open(uri, "rb").fs.cat_file(uri)
+
+
+def read_file(path: str | bytes, offset: int = 0, size: int | None = None) -> np.ndarray:
+    """A whole local file (or `size` bytes from `offset`) as a fresh, writable uint8 array.
+
+    Raises:
+        FileNotFoundError, PermissionError, IsADirectoryError: as the system says.
+        ReadError: the file ended early.
+    """
+    descriptor = os.open(path, os.O_RDONLY | _CLOEXEC)
+    try:
+        info = os.fstat(descriptor)
+        if not stat.S_ISREG(info.st_mode):
+            if stat.S_ISDIR(info.st_mode):
+                raise IsADirectoryError(21, "is a directory", path)
+            return _read_stream(descriptor, offset, size)
+        wanted = info.st_size - offset if size is None else size
+        if wanted < 0 or offset + wanted > info.st_size:
+            raise ReadError(f"range of {size} bytes at {offset} lies outside the {info.st_size} bytes of {path!r}")
+        data = np.empty(wanted, np.uint8)
+        done = os.preadv(descriptor, (data,), offset) if wanted else 0
+        while done < wanted:  # the system may give less than was asked for
+            more = os.preadv(descriptor, (data[done:],), offset + done)
+            if more == 0:
+                raise ReadError(f"{path!r} ended at byte {offset + done} while it was read")
+            done += more
+        return data
+    finally:
+        os.close(descriptor)
+
+
+_CLOEXEC = getattr(os, "O_CLOEXEC", 0)
+
+
+def _read_stream(descriptor: int, offset: int, size: int | None) -> np.ndarray:
+    """Pipes and devices tell no size."""
+    chunks = []
+    while chunk := os.read(descriptor, 1 << 20):
+        chunks.append(chunk)
+    data = np.frombuffer(b"".join(chunks), np.uint8)
+    return data[offset : None if size is None else offset + size].copy()
+
+
+def _read_mapping(value: dict[str, Any]) -> Any:
+    if value.get("bytes") is not None:  # how image and audio columns of data sets hold their files
+        return value["bytes"]
+    offset, size = _byte_range(value)
+    for key in _SOURCE_KEYS:
+        source = value.get(key)
+        if source is None:
+            continue
+        if offset is None:
+            return read_source(source)
+        if key == "reader":
+            raise ValueError("range options do not go with a reader: make the reader with them")
+        path = local_path(os.fspath(source))
+        if path is not None:
+            return read_file(path, offset, size)
+        import fsspec
+
+        return fsspec.open(source, "rb").fs.cat_file(source, start=offset, end=offset + (size or 0))
+    raise RecordError(f"a mapping source needs one of bytes, {', '.join(_SOURCE_KEYS)}; it has: {', '.join(map(str, value))}")
+
+
+def _byte_range(value: dict[str, Any]) -> tuple[int | None, int | None]:
+    if value.get("range") is not None:
+        start, length = value["range"]
+        return int(start), int(length)
+    offset, size = value.get("offset"), value.get("size")
+    if (offset is None) != (size is None):
+        raise ValueError("a byte range needs both offset and size")
+    return (None, None) if offset is None else (int(offset), int(size))  # type: ignore[arg-type]
