@@ -129,7 +129,7 @@ def decode_npy_column(values: list[BytesLike]) -> np.ndarray | None:
                 return None
             row[:] = np.frombuffer(data, dtype, count, offset)
         return out
-    rows = np.frombuffer(b"".join(values), np.uint8).reshape(len(values), size)
+    rows = np.frombuffer(b"".join(map(as_view, values)), np.uint8).reshape(len(values), size)
     if (rows[:, :offset] != rows[0, :offset]).any():
         return None
     return rows[:, offset:need].copy().view(dtype).reshape(len(values), *shape)

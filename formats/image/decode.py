@@ -346,17 +346,18 @@ def _pillow(data: BytesLike, header: Header, mode: str, fill: Color | None) -> n
         OpError: Pillow cannot.
         LimitError: larger than Pillow's own, process-wide limit.
     """
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
 
+    stream = io.BytesIO(data if isinstance(data, bytes) else as_view(data))  # bytes are shared, others copied
     try:
-        with Image.open(io.BytesIO(data), formats=_PILLOW_FORMATS[header.format]) as picture:
+        with Image.open(stream, formats=_PILLOW_FORMATS[header.format]) as picture:
             picture.load()
             return _array(_convert(picture, mode, fill))
     except OpError:
         raise
     except Image.DecompressionBombError as error:
         raise LimitError(f"{error}; PIL.Image.MAX_IMAGE_PIXELS sets this limit") from error
-    except Image.UnidentifiedImageError as error:
+    except UnidentifiedImageError as error:
         raise OpError(f"damaged or unsupported {header.format} of {len(data)} bytes") from error
     except Exception as error:  # damaged files surface as many kinds: OSError, SyntaxError, struct.error, EOFError
         raise OpError(f"damaged or truncated {header.format} of {len(data)} bytes: {error}") from error

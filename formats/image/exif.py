@@ -81,4 +81,4 @@ def _contiguous(turned: np.ndarray, image: np.ndarray, code: int) -> np.ndarray:
         out = cv2.flip(cv2.transpose(image), -1)
     else:
         out = cv2.rotate(image, cv2.ROTATE_90_CLOCKWISE if code == 6 else cv2.ROTATE_90_COUNTERCLOCKWISE)
-    return out.reshape(turned.shape)  # OpenCV drops a channel axis of 1
+    return np.asarray(out).reshape(turned.shape)  # OpenCV drops a channel axis of 1

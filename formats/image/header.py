@@ -123,7 +123,7 @@ def _jpeg(view: memoryview) -> Header:
             height, width, channels = struct.unpack_from(">HHB", view, pos + 5)
             found = Header(height, width, "jpeg", channels)
         size = (view[pos + 2] << 8) | view[pos + 3]
-        if marker == 0xE1 and exif is None and view[pos + 4 : pos + 10] == b"Exif\0\0":
+        if marker == 0xE1 and exif is None and bytes(view[pos + 4 : pos + 10]) == b"Exif\0\0":
             exif = view[pos + 10 : pos + 2 + size]
         pos += 2 + max(size, 2)
     if found is None:
@@ -144,7 +144,7 @@ _PNG_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
 
 
 def _png(view: memoryview) -> Header:
-    if view[12:16] != b"IHDR":
+    if bytes(view[12:16]) != b"IHDR":
         raise OpError("PNG does not begin with an IHDR chunk")
     width, height, depth, color = struct.unpack_from(">IIBB", view, 16)
     header = Header(height, width, "png", _PNG_CHANNELS.get(color, 0))
@@ -186,7 +186,7 @@ def _webp(view: memoryview) -> Header:
         pos, end = 30, len(view)
         while pos + 8 <= end:
             size = int.from_bytes(view[pos + 4 : pos + 8], "little")
-            if view[pos : pos + 4] == b"EXIF":
+            if bytes(view[pos : pos + 4]) == b"EXIF":
                 header.exif = view[pos + 8 : pos + 8 + size]
                 break
             pos += 8 + size + (size & 1)

@@ -27,7 +27,7 @@ PRESETS: dict[str, tuple[Means, Means]] = {
 
 
 class Rule(NamedTuple):
-    """`x * scale + bias`, float32[c, 1, 1] or float32 scalars; `bias` None stands for no addition."""
+    """`x * scale + bias`, float32[c, 1] or float32 scalars; `bias` None stands for no addition."""
 
     scale: Any
     bias: Any
@@ -63,9 +63,19 @@ def pack_into(image: np.ndarray, out: np.ndarray, rule: Rule) -> None:
         _cv2().split(image, list(planes))
     else:
         planes = image.transpose(2, 0, 1)
-    np.multiply(planes, rule.scale, out=out)
-    if rule.bias is not None:
-        np.add(out, rule.bias, out=out)
+    scale, bias = rule
+    if out.flags.c_contiguous:  # long rows: NumPy converts uint8 in blocks, and a block never crosses a row
+        planes, out = planes.reshape(channels, -1), out.reshape(channels, -1)
+    else:
+        scale, bias = _columns(scale), _columns(bias)
+    np.multiply(planes, scale, out=out)
+    if bias is not None:
+        np.add(out, bias, out=out)
+
+
+def _columns(values: Any) -> Any:
+    """float32[c, 1] to float32[c, 1, 1]; scalars and None as they are."""
+    return values[:, :, None] if isinstance(values, np.ndarray) else values
 
 
 def _packed(image: np.ndarray, rule: Rule) -> np.ndarray:
@@ -163,7 +173,7 @@ def _normalize_rule(mean: Means, std: Means, base: Base) -> Rule:
     means, stds = np.asarray(mean, np.float64), np.asarray(std, np.float64)
     span, shift = (127.5, 1.0) if base == "symmetric" else (255.0, 0.0)
     scale, bias = 1.0 / (span * stds), -(means + shift) / stds
-    return Rule(scale.astype(np.float32).reshape(-1, 1, 1), bias.astype(np.float32).reshape(-1, 1, 1))
+    return Rule(scale.astype(np.float32).reshape(-1, 1), bias.astype(np.float32).reshape(-1, 1))
 
 
 def _require_channels(op: str, channels: int, mean: Means) -> None:
