@@ -290,7 +290,7 @@ def _run_chain(
             whole = step.batched(data, **step.arguments)  # type: ignore[misc]
         except Exception:  # the row by row form below says which record is bad
             whole = None
-        if whole is not None:
+        if whole is not None and len(whole) == morsel.length:
             counters.add(step.stage, step.op, time.perf_counter_ns() - started, morsel.length)
             return ChainResult(whole)
     return _run_rows(chain, sources, data, morsel, block, seed, epoch, failed, result, counters)

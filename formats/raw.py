@@ -44,16 +44,15 @@ def decode_bytes(data: BytesLike) -> np.ndarray:
     Returns:
         uint8[n], a copy that owns its memory; uint8[0] for empty data.
     """
+    if isinstance(data, np.ndarray) and data.flags.owndata and data.dtype == np.uint8 and data.ndim == 1:
+        return data  # a file that was read for this record: nobody else holds it
     return np.array(np.frombuffer(as_view(data), np.uint8)) if len(data) else np.empty(0, np.uint8)
 
 
 @register_kernel("bytes", "batched", kind="decoder")
-def decode_bytes_column(values: list[BytesLike]) -> np.ndarray | None:
-    """Stack values of one length into uint8[n, length]; None when lengths differ."""
-    if not values or any(len(v) != len(values[0]) for v in values):
-        return None
-    joined = bytearray().join(as_view(v) for v in values)
-    return np.frombuffer(joined, np.uint8).reshape(len(values), len(values[0]))
+def decode_bytes_column(values: list[BytesLike]) -> list[np.ndarray]:
+    """One uint8 array per value; equal lengths are stacked where the batch is put together."""
+    return [decode_bytes(value) for value in values]
 
 
 @register_op("passthrough", kind="decoder", reads=False, infer=_objects, method="passthrough")
@@ -73,3 +72,9 @@ def passthrough(value: Any, *, field: str | None = None) -> Any:
         return value[field]
     except (KeyError, IndexError, TypeError) as error:
         raise MissingFieldError(f"passthrough(field={field!r}): a value of type {type(value).__name__} lacks it") from error
+
+
+@register_kernel("passthrough", "batched", kind="decoder")
+def passthrough_column(values: list[Any], *, field: str | None = None) -> list[Any]:
+    """The column as it is."""
+    return list(values) if field is None else [value[field] for value in values]
