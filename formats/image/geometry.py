@@ -15,7 +15,7 @@ from ...engine.arguments import DYNAMIC, Offset, Pixels, Positive, Probability, 
 from ...engine.errors import OpError
 from ...engine.registry import OpCall, lookup, register_kernel, register_op
 from ...engine.schema import Layout, Takes, TensorType
-from .resize import IMAGE, Interp, Window, resize_window
+from .resize import IMAGE, Interp, Window, prepare_worker_thread, resize_window
 
 ByteValue: TypeAlias = Annotated[int, Range(0, 255), DYNAMIC]
 PadMode: TypeAlias = Literal["constant", "reflect", "edge"]
@@ -429,3 +429,4 @@ def random_resized_crop_out(
 
 
 setattr(random_resized_crop_op, "check_arguments", _check_ranges)  # noqa: B010
+register_kernel("random_resized_crop", "setup")(prepare_worker_thread)

@@ -65,7 +65,7 @@ def pack_into(image: np.ndarray, out: np.ndarray, rule: Rule) -> None:
         planes = image.transpose(2, 0, 1)
     scale, bias = rule
     if out.flags.c_contiguous:  # long rows: NumPy converts uint8 in blocks, and a block never crosses a row
-        planes, out = planes.reshape(channels, -1), out.reshape(channels, -1)
+        planes, out = planes.reshape(channels, height * width), out.reshape(channels, height * width)
     else:
         scale, bias = _columns(scale), _columns(bias)
     np.multiply(planes, scale, out=out)

@@ -428,3 +428,7 @@ def resize_center_crop_out(
     inner = np.empty((kept_h, kept_w, image.shape[2]), np.uint8)
     resize_window(image, inner, full, window, interp)
     out[y : y + kept_h, x : x + kept_w] = inner
+
+
+for _name in ("resize", "resize_short", "resize_long", "fit_to_bucket", "resize_center_crop"):
+    register_kernel(_name, "setup")(prepare_worker_thread)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dataio.engine.expr import Col
-from dataio.engine.registry import fusions
+from dataio.engine.registry import fusions, lookup
 from dataio.formats.image import resize as resize_module
 
 from .helpers import decoder, encode, max_difference, noise, photo, run, transform
@@ -175,3 +175,8 @@ def test_worker_threads_leave_the_trainers_torch_alone():
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("op", ["resize", "resize_short", "resize_long", "fit_to_bucket", "random_resized_crop"])
+def test_resizing_ops_prepare_their_worker_threads(op):
+    assert lookup(op, "transform").kernels["setup"] is resize_module.prepare_worker_thread
