@@ -15,7 +15,6 @@ from .engine.settings import (
     SettingError,
     cpu_workers,
     default_executor,
-    detailed_stats,
     drain_timeout,
 )
 
@@ -24,7 +23,6 @@ __all__ = [
     "SettingError",
     "cpu_workers",
     "default_executor",
-    "detailed_stats",
     "drain_timeout",
     "env_vars",
     "overrides",

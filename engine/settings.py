@@ -95,15 +95,6 @@ def one_of(*choices: str) -> Callable[[str], str]:
     return parse
 
 
-def flag(text: str) -> bool:
-    """A parser for 0/1."""
-    if text.lower() in ("1", "true", "yes", "on"):
-        return True
-    if text.lower() in ("0", "false", "no", "off"):
-        return False
-    raise ValueError("wants 0 or 1")
-
-
 def usable_cores() -> int:
     """Cores this process may run on, at least 2 so that a slow record does not stop the others."""
     try:
@@ -134,15 +125,7 @@ DRAIN_TIMEOUT = Setting(
     whole_number(0),
     lambda: 5000,
 )
-DETAILED_STATS = Setting(
-    "DATAIO_DETAILED_STATS",
-    "0",
-    "1 to time every op, for loader.stats() and the bottleneck report",
-    flag,
-    lambda: False,
-)
-
-SETTINGS: tuple[Setting[Any], ...] = (CPU_WORKERS, EXECUTOR, DRAIN_TIMEOUT, DETAILED_STATS)
+SETTINGS: tuple[Setting[Any], ...] = (CPU_WORKERS, EXECUTOR, DRAIN_TIMEOUT)
 
 
 def cpu_workers() -> int:
@@ -158,8 +141,3 @@ def default_executor() -> str:
 def drain_timeout() -> float:
     """Seconds that closing a loader waits for work in flight."""
     return DRAIN_TIMEOUT.get() / 1000
-
-
-def detailed_stats() -> bool:
-    """Whether every op is timed."""
-    return DETAILED_STATS.get()

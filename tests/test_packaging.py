@@ -155,7 +155,6 @@ def test_every_setting_is_read_somewhere() -> None:
         settings.CPU_WORKERS: "cpu_workers()",
         settings.EXECUTOR: "default_executor()",
         settings.DRAIN_TIMEOUT: "drain_timeout()",
-        settings.DETAILED_STATS: "detailed_stats()",
     }
     assert set(accessors) == set(settings.SETTINGS)
     assert [s.name for s, accessor in accessors.items() if accessor not in text] == []
@@ -168,7 +167,6 @@ def test_every_setting_is_read_somewhere() -> None:
         ("DATAIO_CPU_WORKERS", "two"),
         ("DATAIO_EXECUTOR", "ray"),
         ("DATAIO_DRAIN_TIMEOUT_MS", "-1"),
-        ("DATAIO_DETAILED_STATS", "maybe"),
     ],
 )
 def test_unusable_setting_names_the_variable(name: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,4 +192,4 @@ def test_settings_defaults_and_overrides(monkeypatch: pytest.MonkeyPatch) -> Non
     assert (settings.default_executor(), settings.drain_timeout()) == ("process", 0.25)
     listed = {v["name"]: v["current"] for v in settings.env_vars()}
     assert listed["DATAIO_CPU_WORKERS"] == "1"
-    assert listed["DATAIO_DETAILED_STATS"] is None
+    assert listed["DATAIO_DRAIN_TIMEOUT_MS"] == "250"
