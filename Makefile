@@ -3,7 +3,7 @@
 #   make demo    the first example on real photos; writes demo-output/contact-sheet.png
 #   make test    the tests
 #   make lint    ruff, and mypy in strict mode
-#   make bench   the benchmarks
+#   make bench   the benchmarks against other loaders (most of an hour), into docs/benchmark.md
 #   make stubs   the generated files: *.pyi, docs/ops.md
 #
 # Needs Python 3.11 or newer; PYTHON=/path/to/python picks another than the first one found.
@@ -28,7 +28,7 @@ lint: .venvs/dev/ready
 	cd build/check && ../../.venvs/dev/bin/mypy --config-file ../../pyproject.toml --cache-dir ../mypy
 
 bench: .venvs/bench/ready
-	.venvs/bench/bin/python -m bench
+	.venvs/bench/bin/python bench/loader.py
 
 stubs: .venvs/dev/ready
 	.venvs/dev/bin/python scripts/make_stubs.py
