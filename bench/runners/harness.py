@@ -84,7 +84,7 @@ def npy_files(count: int) -> list[bytes]:
     header += " " * (-(10 + len(header) + 1) % 64) + "\n"
     start = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode()
     numbers = random.Random(0)
-    return [start + array("f", numbers.randbytes(64)).tobytes() for _ in range(count)]
+    return [start + array("f", list(numbers.randbytes(64))).tobytes() for _ in range(count)]
 
 
 def runs_of(records: list[Record], key: str) -> list[list[Record]]:
