@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 import importlib.metadata
+import importlib.util
 import io
 import platform
 import sys
@@ -28,6 +29,7 @@ PACKAGES = (
     "safetensors",
     "torch",
 )
+EXECUTORS = "dataio.engine.executors"
 SAMPLES: dict[str, dict[str, Any]] = {  # format as Pillow names it, options of its writer
     "JPEG": {},
     "PNG": {},
@@ -152,7 +154,7 @@ def report() -> dict[str, Any]:
         "workers": {
             "cpu_workers": _setting(settings.cpu_workers),
             "executor": _setting(settings.default_executor),
-            "executors": ["thread", "process"],
+            "executors": [n for n in ("thread", "process") if importlib.util.find_spec(f"{EXECUTORS}.{n}")],
         },
         "subsystems": {
             "CUDA driver": asdict(cuda_driver()),

@@ -125,7 +125,8 @@ def demo(output: Path, *, photos: int = 384, epochs: int = 3) -> None:
                 if epoch == 0:
                     print(f"batch {number}: {tuple(images.shape)} {images.dtype}, {len(batch.errors)} errors")
             seconds = time.perf_counter() - started
-            print(f"epoch {epoch}: {seen} images in {seconds:.2f} s, {seen / seconds:,.0f} images/s")
+            note = " (starting workers and loading libraries included)" if epoch == 0 else ""
+            print(f"epoch {epoch}: {seen} images in {seconds:.2f} s, {seen / seconds:,.0f} images/s{note}")
             if epoch == 0 and first is not None:
                 write_contact_sheet(sheet, list(denormalise(first.numpy(), IMAGENET_MEAN, IMAGENET_STD)))
         print(loader.report())
