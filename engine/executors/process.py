@@ -1,0 +1,188 @@
+"""The process executor: forked workers that write into shared batch buffers.
+
+One dispatcher thread per worker sends morsels as Arrow IPC and waits for results; two morsels are under way per worker, so
+that it never waits for the loader. A worker that dies costs the morsel it held (as row errors naming the records) and is
+replaced; the morsel behind it is queued again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import threading
+from collections import OrderedDict, deque
+from queue import Empty, SimpleQueue
+
+from ..buffers import BufferPool
+from ..errors import WorkerDiedError
+from ..physical import Failure, MorselResult, Program, uri_of
+from ..settings import cpu_workers
+from .base import Task
+from .channel import receive, send
+from .forkserver import ForkServer
+from .worker import BlockAddress, RunRequest
+
+_AHEAD = 2
+"""Morsels sent to a worker before its first result is waited for."""
+_MAPPINGS = 64
+"""Buffers a worker keeps mapped."""
+
+
+class ProcessExecutor:
+    """The workers of one loader."""
+
+    def __init__(self, program: Program) -> None:
+        import cloudpickle
+
+        self.workers = cpu_workers()
+        self.buffers = BufferPool(shared=True)
+        self._tasks: SimpleQueue[Task | None] = SimpleQueue()
+        self._closing = threading.Event()
+        self._lock = threading.Lock()
+        self._server = ForkServer(cloudpickle.dumps(program, protocol=5))
+        try:
+            self._links = [_Link(self, i) for i in range(self.workers)]
+        except BaseException:
+            self._server.close()
+            raise
+        for link in self._links:
+            link.thread.start()
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids of the workers alive."""
+        return [link.pid for link in self._links]
+
+    def submit(self, task: Task) -> None:
+        self._tasks.put(task)
+
+    def fork(self) -> tuple[int, socket.socket]:
+        with self._lock:
+            return self._server.fork()
+
+    def close(self) -> None:
+        if self._closing.is_set():
+            return
+        self._closing.set()
+        for _ in self._links:
+            self._tasks.put(None)
+        for link in self._links:
+            link.stop()
+        for link in self._links:
+            if link.thread is not threading.current_thread():
+                link.thread.join()
+        self._server.close()
+        self.buffers.close()
+
+
+class _Link:
+    """One worker and the thread that talks to it."""
+
+    def __init__(self, executor: ProcessExecutor, number: int) -> None:
+        self.executor = executor
+        self.pid, self.channel = executor.fork()
+        self.mapped: OrderedDict[int, None] = OrderedDict()
+        self.outstanding: deque[Task] = deque()
+        self.thread = threading.Thread(target=self._serve, name=f"dataio-dispatcher-{number}", daemon=True)
+
+    def stop(self) -> None:
+        """Close the channel under the thread: a worker in a long op is not waited for."""
+        with contextlib.suppress(OSError):
+            self.channel.shutdown(socket.SHUT_RDWR)
+        if self.outstanding:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+
+    def _serve(self) -> None:
+        tasks, outstanding, closing = self.executor._tasks, self.outstanding, self.executor._closing
+        try:
+            while True:
+                while len(outstanding) < _AHEAD:
+                    try:
+                        task = tasks.get(block=not outstanding)
+                    except Empty:
+                        break
+                    if task is None or closing.is_set():
+                        return
+                    if not task.stopped():
+                        outstanding.append(task)
+                        self._send(task)
+                    del task
+                if outstanding:
+                    self._receive()
+        except BaseException as error:
+            if not closing.is_set():
+                for task in outstanding:
+                    task.done(task.job, error)
+        finally:
+            outstanding.clear()
+            self.channel.close()
+
+    def _send(self, task: Task) -> None:
+        morsel = task.morsel
+        addresses: dict[str, BlockAddress] = {}
+        mapped: list[tuple[int, int]] = []
+        descriptors: list[int] = []
+        for slot, block in task.blocks().items():
+            rows = block.array[morsel.offset : morsel.offset + morsel.length]
+            identity = block.mapping.identity
+            if identity not in self.mapped:
+                mapped.append((identity, block.mapping.size))
+                descriptors.append(block.mapping.descriptor)
+            self.mapped[identity] = None
+            self.mapped.move_to_end(identity)
+            offset = block.array.strides[0] * morsel.offset
+            addresses[slot] = BlockAddress(identity, offset, rows.shape, rows.dtype.str)
+        dropped = []
+        while len(self.mapped) > _MAPPINGS:
+            dropped.append(self.mapped.popitem(last=False)[0])
+        request = RunRequest(
+            task.seed, task.epoch, addresses, task.job.inactive, tuple(mapped), tuple(dropped)
+        )
+        try:
+            send(self.channel, request, morsel.to_ipc(), tuple(descriptors))
+        except OSError:
+            pass  # the worker is gone: receiving says so, in order
+
+    def _receive(self) -> None:
+        try:
+            result, _, _ = receive(self.channel)
+        except (EOFError, OSError):
+            if not self.executor._closing.is_set():
+                self._replace()
+            return
+        task = self.outstanding.popleft()
+        task.done(task.job, result)
+
+    def _replace(self) -> None:
+        """The worker died: its morsel becomes row errors, what was behind it is queued again."""
+        victim = self.outstanding.popleft()
+        waiting = list(self.outstanding)
+        self.outstanding.clear()
+        self.channel.close()
+        pid = self.pid
+        self.mapped.clear()
+        for task in waiting:
+            self.executor.submit(task)
+        victim.done(victim.job, lost(victim, pid))
+        self.pid, self.channel = self.executor.fork()
+
+
+def lost(task: Task, pid: int) -> MorselResult:
+    """Row errors for every record of a morsel whose worker died."""
+    morsel = task.morsel
+    result = MorselResult(morsel.offset, morsel.length)
+    slot = task.program.chains[0].slot
+    sources = morsel.values(slot)
+    error = WorkerDiedError(
+        f"worker process {pid} died while it held records {morsel.start} to {morsel.start + morsel.length - 1}; "
+        "one of them, or an op, killed it (out of memory, a crash in native code, or a signal)"
+    )
+    for i in range(morsel.length):
+        if i not in morsel.skip:
+            result.failures.append(
+                Failure(morsel.offset + i, slot, "worker", "worker", uri_of(sources[i]), type(error).__name__, str(error))
+            )
+    return result

@@ -1,0 +1,131 @@
+"""What runs in a worker process: receive a morsel, run the same code as a thread would, write into shared memory.
+
+Protocol (see `channel`), from the loader: `("run", ...)` with the morsel as Arrow IPC and pickled rest; descriptors of
+buffers this worker has not mapped yet come with it. Back: the pickled `MorselResult`, or the exception of a bug.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import pickle
+import socket
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..morsel import Morsel
+from ..physical import MorselResult, Program, run_morsel
+from .channel import receive, send
+
+
+@dataclass(frozen=True, slots=True)
+class BlockAddress:
+    """Where a slot's rows lie: mapping `identity`, rows of `shape` and `dtype` from `offset` bytes on."""
+
+    identity: int
+    offset: int
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    """One morsel for a worker.
+
+    `mapped` names the mappings whose descriptors come with the message (identity, size); `dropped` those to forget.
+    """
+
+    seed: int
+    epoch: int
+    blocks: dict[str, BlockAddress]
+    inactive: frozenset[str]
+    mapped: tuple[tuple[int, int], ...] = ()
+    dropped: tuple[int, ...] = ()
+
+
+def work(channel: socket.socket, program: Program) -> None:
+    """Serve morsels until the loader closes its end."""
+    for setup in program.setups:
+        setup()
+    mappings: dict[int, mmap.mmap] = {}
+    while True:
+        try:
+            request, parts, descriptors = receive(channel)
+        except (EOFError, ConnectionError):
+            return
+        reply = _answer(program, mappings, request, parts, descriptors)
+        try:
+            send(channel, reply)
+        except (BrokenPipeError, ConnectionError):
+            return
+
+
+def _answer(
+    program: Program,
+    mappings: dict[int, mmap.mmap],
+    request: RunRequest,
+    parts: list[bytearray],
+    descriptors: list[int],
+) -> MorselResult | BaseException:
+    try:
+        for identity in request.dropped:
+            mappings.pop(identity, None)
+        for (identity, size), descriptor in zip(request.mapped, descriptors, strict=True):
+            mappings[identity] = mmap.mmap(descriptor, size)
+            os.close(descriptor)
+        morsel = Morsel.from_ipc(parts[0], parts[1])
+        blocks = {slot: _rows(mappings, address) for slot, address in request.blocks.items()}
+        result = run_morsel(program, morsel, blocks, request.seed, request.epoch, request.inactive)
+    except Exception as error:
+        return _portable(error)
+    return result
+
+
+def _rows(mappings: dict[int, mmap.mmap], address: BlockAddress) -> np.ndarray:
+    count = int(np.prod(address.shape, dtype=np.int64))
+    flat = np.frombuffer(mappings[address.identity], np.dtype(address.dtype), count, address.offset)
+    return flat.reshape(address.shape)
+
+
+def _portable(error: Exception) -> Exception:
+    """The exception itself when it survives pickling, else its text."""
+    import traceback
+
+    error.add_note("in a worker process:\n" + "".join(traceback.format_exception(error)))
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
+
+
+def child(channel: socket.socket, program: Program) -> Any:
+    """The whole life of a worker after the fork; never returns."""
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the trainer, which then closes the channel
+    code = 1
+    try:
+        _one_thread()
+        work(channel, program)
+        code = 0
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def _one_thread() -> None:
+    """Libraries that were loaded get one thread each: the workers are the parallelism."""
+    import sys
+
+    cv2 = sys.modules.get("cv2")
+    if cv2 is not None:
+        cv2.setNumThreads(1)
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(1)
