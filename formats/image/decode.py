@@ -38,20 +38,8 @@ Color: TypeAlias = tuple[int, int, int]
 _SYNONYMS = {"grayscale": "gray", "luma": "gray"}
 _CHANNELS = {"rgb": 3, "rgba": 4, "gray": 1}
 _JPEG_COLORS = {"rgb": "RGB", "rgba": "RGBA", "gray": "GRAY"}
-_PILLOW_FORMATS = {
-    "jpeg": ("JPEG", "MPO"),
-    "png": ("PNG",),
-    "webp": ("WEBP",),
-    "gif": ("GIF",),
-    "bmp": ("BMP",),
-    "tiff": ("TIFF",),
-    "pnm": ("PPM",),
-    "avif": ("AVIF",),
-    "jpeg2000": ("JPEG2000",),
-    "qoi": ("QOI",),
-    "ico": ("ICO",),
-    "tga": ("TGA",),
-}
+_PILLOW_NAMES = {"pnm": "PPM"}
+"""Pillow's name of a format, where it is not ours in upper case."""
 BENIGN_JPEG_WARNINGS = (
     "extraneous bytes before marker",
     "Invalid SOS parameters",
@@ -344,23 +332,42 @@ def _pillow(data: BytesLike, header: Header, mode: str, fill: Color | None) -> n
 
     Raises:
         OpError: Pillow cannot.
-        LimitError: larger than Pillow's own, process-wide limit.
+        LimitError: the picture is larger than its header announced.
     """
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image
 
     stream = io.BytesIO(data if isinstance(data, bytes) else as_view(data))  # bytes are shared, others copied
     try:
-        with Image.open(stream, formats=_PILLOW_FORMATS[header.format]) as picture:
+        with _pillow_reader(_PILLOW_NAMES.get(header.format, header.format.upper()))(stream, "") as picture:
+            width, height = picture.size
+            if width * height > header.width * header.height:
+                raise LimitError(
+                    f"{header.format} of {width}x{height} pixels announced {header.width}x{header.height} in its header"
+                )
             picture.load()
             return _array(_convert(picture, mode, fill))
     except OpError:
         raise
-    except Image.DecompressionBombError as error:
-        raise LimitError(f"{error}; PIL.Image.MAX_IMAGE_PIXELS sets this limit") from error
-    except UnidentifiedImageError as error:
-        raise OpError(f"damaged or unsupported {header.format} of {len(data)} bytes") from error
+    except Image.DecompressionBombError as error:  # the TIFF reader insists on Pillow's own limit
+        raise LimitError(f"{error} (PIL.Image.MAX_IMAGE_PIXELS sets this limit)") from error
     except Exception as error:  # damaged files surface as many kinds: OSError, SyntaxError, struct.error, EOFError
         raise OpError(f"damaged or truncated {header.format} of {len(data)} bytes: {error}") from error
+
+
+@cache
+def _pillow_reader(name: str) -> Any:
+    """Pillow's reader of one format.
+
+    `Image.open` would first try others (PostScript starts a program), and would measure pictures by its own,
+    process-wide limit; here the limits of the op were checked already.
+    """
+    from PIL import Image
+
+    if name not in Image.OPEN:
+        Image.init()
+    if name not in Image.OPEN:
+        raise OpError(f"this build of Pillow does not read {name}")
+    return Image.OPEN[name][0]
 
 
 def _convert(picture: Any, mode: str, fill: Color | None) -> Any:
