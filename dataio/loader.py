@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from .batches import Batch
 from .engine.batch import FinishedBatch, describe_error
 from .engine.errors import ClosedError
-from .engine.explain import explain
 from .engine.executors.base import Executor
+from .engine.explain import explain
 from .engine.physical import Program, compile_chain
 from .engine.plan import Batch as BatchNode
 from .engine.plan import Collate, MapBatches, Plan, Scan, Slots, walk
@@ -224,7 +224,7 @@ class DataLoader:
         Raises:
             TypeError: the length is not known before iterating.
         """
-        shape = next(n for n in walk(self._logical) if isinstance(n, (BatchNode, Collate)) or isinstance(n, Slots))
+        shape = next(n for n in walk(self._logical) if isinstance(n, (BatchNode, Collate, Slots)))
         records = _record_count(self._logical)
         if records is None or isinstance(shape, Slots):
             raise TypeError("the length of this loader is not known before it is iterated")

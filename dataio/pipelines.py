@@ -14,7 +14,16 @@ from .engine.registry import BatchTransform
 from .engine.rules import optimize
 from .engine.signature import canonical_function, canonical_plan, signature
 from .engine.source import Source
-from .stages import BatchStage, CollateStage, CustomOp, GroupByStage, MapStage, SlotsBuilder, SlotStage, _unique
+from .stages import (
+    BatchStage,
+    CollateStage,
+    CustomOp,
+    GroupByStage,
+    MapStage,
+    SlotsBuilder,
+    SlotStage,
+    _unique,
+)
 
 if TYPE_CHECKING:
     from .loader import DataLoader

@@ -261,7 +261,7 @@ def custom_op(fn: Callable[..., Any] | None = None, *, name: str | None = None, 
         return lambda function: custom_op(function, name=name, version=version)
     if not callable(fn):
         raise TypeError(f"custom_op() takes a callable, got {fn!r}")
-    return CustomOp(name or getattr(fn, "__name__", type(fn).__name__), version, fn)
+    return CustomOp(name or str(getattr(fn, "__name__", type(fn).__name__)), version, fn)
 
 
 @dataclass(frozen=True, slots=True)

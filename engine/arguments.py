@@ -125,26 +125,26 @@ def _check_base(base: Any, name: str, value: Any, ranges: list[Range]) -> Any:
 def _check_int(name: str, value: Any, ranges: list[Range]) -> int:
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise TypeError(f"{name} must be an integer, got {value!r}")
-    value = int(value)
+    number = int(value)
     for r in ranges:
-        if (why := r.complaint(value)) is not None:
+        if (why := r.complaint(number)) is not None:
             # A negative count is of the wrong kind; zero is merely too small.
-            raise (TypeError if value < 0 and r.low is not None and r.low >= 0 else ValueError)(
-                f"{name} {why}, got {value}"
+            raise (TypeError if number < 0 and r.low is not None and r.low >= 0 else ValueError)(
+                f"{name} {why}, got {number}"
             )
-    return value
+    return number
 
 
 def _check_float(name: str, value: Any, ranges: list[Range]) -> float:
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"{name} must be a number, got {value!r}")
-    value = float(value)
-    if not math.isfinite(value):
-        raise ValueError(f"{name} must be finite, got {value}")
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"{name} must be finite, got {number}")
     for r in ranges:
-        if (why := r.complaint(value)) is not None:
-            raise ValueError(f"{name} {why}, got {value:g}")
-    return value
+        if (why := r.complaint(number)) is not None:
+            raise ValueError(f"{name} {why}, got {number:g}")
+    return number
 
 
 def _check_tuple(base: Any, name: str, value: Any) -> tuple[Any, ...]:

@@ -106,7 +106,7 @@ class BufferPool:
             mapping = Mapping(size, self.shared)
         owner = (ctypes.c_char * size).from_buffer(mapping.memory)
         weakref.finalize(owner, self._release, mapping).atexit = False
-        array = np.frombuffer(owner, dtype=dtype, count=count).reshape(shape)
+        array = np.frombuffer(memoryview(owner), dtype=dtype, count=count).reshape(shape)
         return Block(array, mapping)
 
     def _release(self, mapping: Mapping) -> None:

@@ -6,12 +6,26 @@ from collections.abc import Callable
 from typing import Any
 
 from .expr import Cond
-from .plan import Batch, Chain, Collate, Filter, GroupBy, Limit, MapBatches, MapRecords, Plan, Scan, Select, Slots, walk
+from .plan import (
+    Batch,
+    Chain,
+    Collate,
+    Filter,
+    GroupBy,
+    Limit,
+    MapBatches,
+    MapRecords,
+    Plan,
+    Scan,
+    Select,
+    Slots,
+    walk,
+)
 from .rewrite import Rewritten
 
 
 def function_name(function: Callable[..., Any]) -> str:
-    return getattr(function, "name", None) or getattr(function, "__qualname__", type(function).__qualname__)
+    return str(getattr(function, "name", None) or getattr(function, "__qualname__", type(function).__qualname__))
 
 
 def chain_text(chain: Chain) -> str:

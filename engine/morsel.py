@@ -7,6 +7,7 @@ sent as Arrow IPC, the rest pickled.
 
 from __future__ import annotations
 
+import itertools
 import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -129,7 +130,7 @@ def _binary_views(array: pa.Array) -> list[memoryview | None]:
     offsets = np.frombuffer(offsets_buffer, np.int64 if wide else np.int32)[array.offset : array.offset + len(array) + 1]
     data = memoryview(data_buffer) if data_buffer is not None else memoryview(b"")
     bounds = offsets.tolist()
-    views: list[memoryview | None] = [data[a:b] for a, b in zip(bounds, bounds[1:])]
+    views: list[memoryview | None] = [data[a:b] for a, b in itertools.pairwise(bounds)]
     if array.null_count:
         for i, ok in enumerate(array.is_valid().to_pylist()):
             if not ok:

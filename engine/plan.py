@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from .expr import Cond, all_columns
 from .registry import Decoder, OpCall, Transform
@@ -43,11 +43,8 @@ class Chain:
 
     def configured(self, values: dict[str, Any]) -> Chain:
         """The chain with `param(...)` arguments replaced."""
-        return replace(
-            self,
-            decoder=self.decoder.configured(values),
-            transforms=tuple(t.configured(values) for t in self.transforms),
-        )
+        decoder, *transforms = (cast(Any, call.configured(values)) for call in self.calls)
+        return replace(self, decoder=decoder, transforms=tuple(transforms))
 
 
 class Plan:

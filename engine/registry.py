@@ -169,7 +169,7 @@ class OpSpec:
     kind: OpKind
     version: int
     function: Callable[..., Any]
-    takes: Takes = Takes()
+    takes: Takes = field(default_factory=Takes)
     infer: Infer | None = None
     random: bool = False
     reads: bool = True
@@ -304,7 +304,7 @@ def register_op(
     random: bool = False,
     reads: bool = True,
     hidden: bool = False,
-    method: str | Callable[..., Any] | None | Literal["auto"] = "auto",
+    method: str | Callable[..., Any] | Literal["auto"] | None = "auto",
     method_defaults: dict[str, Any] | None = None,
     method_hides: tuple[str, ...] = (),
     positional: tuple[str, ...] = (),

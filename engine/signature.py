@@ -8,7 +8,21 @@ from collections.abc import Callable
 from typing import Any
 
 from .expr import Cond
-from .plan import Batch, Chain, Collate, Filter, GroupBy, Limit, MapBatches, MapRecords, Plan, Scan, Select, Slots, walk
+from .plan import (
+    Batch,
+    Chain,
+    Collate,
+    Filter,
+    GroupBy,
+    Limit,
+    MapBatches,
+    MapRecords,
+    Plan,
+    Scan,
+    Select,
+    Slots,
+    walk,
+)
 
 
 def canonical_chain(chain: Chain) -> dict[str, Any]:
@@ -56,10 +70,8 @@ def canonical_plan(plan: Plan) -> list[dict[str, Any]]:
         match node:
             case Scan():
                 continue
-            case Filter(condition=Cond() as condition):
-                out.append({"filter": condition.canonical()})
-            case Filter(condition=condition):
-                out.append({"filter": canonical_function(condition)})
+            case Filter(condition=test):
+                out.append({"filter": test.canonical() if isinstance(test, Cond) else canonical_function(test)})
             case Select(columns=columns):
                 out.append({"select": list(columns)})
             case Limit(count=count, offset=offset):

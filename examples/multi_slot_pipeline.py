@@ -51,7 +51,7 @@ def to_record(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def build() -> Any:
+def build() -> dataio.Pipeline:
     return dataio.pipeline(
         dataio.map(to_record),
         # A path: read, decoded, resized to this record's own size, cropped and mirrored at random.

@@ -80,9 +80,9 @@ def read_file(path: str | bytes, offset: int = 0, size: int | None = None) -> np
         if wanted < 0 or offset + wanted > info.st_size:
             raise ReadError(f"range of {size} bytes at {offset} lies outside the {info.st_size} bytes of {path!r}")
         data = np.empty(wanted, np.uint8)
-        done = os.preadv(descriptor, (data,), offset) if wanted else 0
+        done = os.preadv(descriptor, [data], offset) if wanted else 0
         while done < wanted:  # the system may give less than was asked for
-            more = os.preadv(descriptor, (data[done:],), offset + done)
+            more = os.preadv(descriptor, [data[done:]], offset + done)
             if more == 0:
                 raise ReadError(f"{path!r} ended at byte {offset + done} while it was read")
             done += more

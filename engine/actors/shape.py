@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..actor import Actor, Mailbox, Mark
-from ..batch import FinishedBatch, Job, SlotColumn, describe_error
+from ..batch import FinishedBatch, Job, SlotColumn
 from ..errors import BatchError
 from ..physical import MorselResult
 

@@ -241,10 +241,10 @@ def _decode(
 
 
 @cache
-def _simplejpeg_decode() -> Any:
+def _simplejpeg_functions() -> tuple[Any, Any]:
     import simplejpeg
 
-    return simplejpeg.decode_jpeg
+    return simplejpeg.decode_jpeg, simplejpeg.decode_jpeg_header
 
 
 def _simplejpeg(
@@ -255,7 +255,13 @@ def _simplejpeg(
     Raises:
         OpError: the data is cut short or damaged.
     """
-    decode = _simplejpeg_decode()
+    decode, parse = _simplejpeg_functions()
+    try:
+        height, width, *_ = parse(data, strict=False)
+    except ValueError:
+        return None
+    if (height, width) != (header.height, header.width):  # the limits were checked for another size
+        raise OpError(f"damaged JPEG: two frame headers, {header.width}x{header.height} and {width}x{height} pixels")
     factor = 1 if shrink is None else _dct_factor(header.height, header.width, shrink, turn)
     arguments: dict[str, Any] = {}
     if factor > 1:

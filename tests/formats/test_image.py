@@ -292,6 +292,13 @@ def test_pillows_process_wide_limit_does_not_matter(monkeypatch):
         decode(tiff)
 
 
+def test_two_frame_headers_do_not_pass_the_limits():
+    frame = b"\xff\xc0\x00\x11\x08\x00\x08\x00\x08\x03\x01\x11\x00\x02\x11\x00\x03\x11\x00"
+    scan = JPEG.index(b"\xff\xda")
+    with pytest.raises(OpError):
+        decode(JPEG[:scan] + frame + JPEG[scan:], max_pixels=100)
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_a_picture_larger_than_its_header_is_refused():
     data = encode(Image.fromarray(photo()).convert("RGBA"), "ICO", sizes=[(48, 36)])
