@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -79,14 +79,14 @@ def read_file(path: str | bytes, offset: int = 0, size: int | None = None) -> np
         wanted = info.st_size - offset if size is None else size
         if wanted < 0 or offset + wanted > info.st_size:
             raise ReadError(f"range of {size} bytes at {offset} lies outside the {info.st_size} bytes of {path!r}")
-        data = np.empty(wanted, np.uint8)
+        data: Any = np.empty(wanted, np.uint8)
         done = os.preadv(descriptor, [data], offset) if wanted else 0
         while done < wanted:  # the system may give less than was asked for
             more = os.preadv(descriptor, [data[done:]], offset + done)
             if more == 0:
                 raise ReadError(f"{path!r} ended at byte {offset + done} while it was read")
             done += more
-        return data
+        return cast(np.ndarray, data)
     finally:
         os.close(descriptor)
 
