@@ -258,7 +258,7 @@ def _simplejpeg(
     decode, parse = _simplejpeg_functions()
     try:
         height, width, *_ = parse(data, strict=False)
-    except ValueError:
+    except (ValueError, KeyError):  # KeyError: a colour space it has no name for
         return None
     if (height, width) != (header.height, header.width):  # the limits were checked for another size
         raise OpError(f"damaged JPEG: two frame headers, {header.width}x{header.height} and {width}x{height} pixels")
@@ -273,7 +273,7 @@ def _simplejpeg(
     try:
         pixels: np.ndarray = decode(data, _JPEG_COLORS[mode], **arguments)
         return pixels
-    except ValueError as error:
+    except (ValueError, KeyError) as error:
         message = str(error)
     if any(known in message for known in BENIGN_JPEG_WARNINGS):
         try:
