@@ -14,6 +14,8 @@ import struct
 from typing import Any
 
 _WORD = struct.Struct("<Q")
+_DESCRIPTORS = 253
+"""Most descriptors that Linux lets travel with one message."""
 
 
 def send(channel: socket.socket, header: Any, parts: tuple[Any, ...] = (), descriptors: tuple[int, ...] = ()) -> None:
@@ -41,7 +43,7 @@ def receive(channel: socket.socket) -> tuple[Any, list[bytearray], list[int]]:
     Raises:
         EOFError: the other side is gone.
     """
-    first, ancillary, _, _ = channel.recvmsg(_WORD.size * 2, socket.CMSG_SPACE(16 * array.array("i").itemsize))
+    first, ancillary, _, _ = channel.recvmsg(_WORD.size * 2, socket.CMSG_SPACE(_DESCRIPTORS * array.array("i").itemsize))
     if not first:
         raise EOFError("the other process is gone")
     descriptors = array.array("i")

@@ -2,7 +2,7 @@
 
 One dispatcher thread per worker sends morsels as Arrow IPC and waits for results; two morsels are under way per worker, so
 that it never waits for the loader. A worker that dies costs the morsel it held (as row errors naming the records) and is
-replaced; the morsel behind it is queued again.
+replaced; the morsel behind it is queued again. Passthrough slots stay here: any Python value may stand in them.
 """
 
 from __future__ import annotations
@@ -13,11 +13,14 @@ import signal
 import socket
 import threading
 from collections import OrderedDict, deque
+from dataclasses import replace
 from queue import Empty, SimpleQueue
 
 from ..buffers import BufferPool
-from ..errors import WorkerDiedError
-from ..physical import Failure, MorselResult, Program, uri_of
+from ..errors import RecordError, WorkerDiedError
+from ..morsel import Morsel
+from ..physical import Failure, MorselResult, Program, run_morsel, uri_of
+from ..rules import SEED_FIELD
 from ..settings import cpu_workers
 from .base import Task
 from .channel import receive, send
@@ -41,7 +44,13 @@ class ProcessExecutor:
         self._tasks: SimpleQueue[Task | None] = SimpleQueue()
         self._closing = threading.Event()
         self._lock = threading.Lock()
-        self._server = ForkServer(cloudpickle.dumps(program, protocol=5))
+        self._failure: BaseException | None = None
+        self._serving = self.workers
+        kept = tuple(c for c in program.chains if c.whole_column and not c.reads)
+        self.kept = Program(kept, program.reader)
+        sent = Program(tuple(c for c in program.chains if c not in kept), program.reader)
+        self.unsent = frozenset(c.slot for c in kept) - {*sent.fields, SEED_FIELD}
+        self._server = ForkServer(cloudpickle.dumps(sent, protocol=5))
         try:
             self._links = [_Link(self, i) for i in range(self.workers)]
         except BaseException:
@@ -57,6 +66,24 @@ class ProcessExecutor:
 
     def submit(self, task: Task) -> None:
         self._tasks.put(task)
+        if self._failure is not None:
+            self._refuse(self._failure)
+
+    def lost_link(self, error: BaseException) -> None:
+        """A dispatcher ended. After the last one nobody would answer: what is queued, and will be, fails."""
+        with self._lock:
+            self._serving -= 1
+            if self._serving:
+                return
+            self._failure = error
+        self._refuse(error)
+
+    def _refuse(self, error: BaseException) -> None:
+        with contextlib.suppress(Empty):
+            while True:
+                task = self._tasks.get_nowait()
+                if task is not None:
+                    task.done(task.job, error)
 
     def fork(self) -> tuple[int, socket.socket]:
         with self._lock:
@@ -107,7 +134,6 @@ class _Link:
                     if task is None or closing.is_set():
                         return
                     if not task.stopped():
-                        outstanding.append(task)
                         self._send(task)
                     del task
                 if outstanding:
@@ -116,12 +142,25 @@ class _Link:
             if not closing.is_set():
                 for task in outstanding:
                     task.done(task.job, error)
+                self.executor.lost_link(error)
         finally:
             outstanding.clear()
             self.channel.close()
 
     def _send(self, task: Task) -> None:
         morsel = task.morsel
+        try:
+            parts = without(morsel, self.executor.unsent).to_ipc()
+        except Exception as error:
+            text = (
+                f"records {morsel.start} to {morsel.start + morsel.length - 1} cannot be sent to a worker process "
+                f"({error}); run with workers=\"thread\""
+            )
+            refusal = RecordError(text)
+            refusal.__cause__ = error
+            task.done(task.job, refusal)
+            return
+        self.outstanding.append(task)
         addresses: dict[str, BlockAddress] = {}
         mapped: list[tuple[int, int]] = []
         descriptors: list[int] = []
@@ -136,13 +175,13 @@ class _Link:
             offset = block.array.strides[0] * morsel.offset
             addresses[slot] = BlockAddress(identity, offset, rows.shape, rows.dtype.str)
         dropped = []
-        while len(self.mapped) > _MAPPINGS:
+        while len(self.mapped) > max(_MAPPINGS, len(addresses)):
             dropped.append(self.mapped.popitem(last=False)[0])
         request = RunRequest(
             task.seed, task.epoch, addresses, task.job.inactive, tuple(mapped), tuple(dropped)
         )
         try:
-            send(self.channel, request, morsel.to_ipc(), tuple(descriptors))
+            send(self.channel, request, parts, tuple(descriptors))
         except OSError:
             pass  # the worker is gone: receiving says so, in order
 
@@ -154,7 +193,20 @@ class _Link:
                 self._replace()
             return
         task = self.outstanding.popleft()
+        if self.executor.kept.chains and isinstance(result, MorselResult):
+            self._add_kept(task, result)
         task.done(task.job, result)
+
+    def _add_kept(self, task: Task, result: MorselResult) -> None:
+        """Run the chains that were not sent."""
+        morsel = task.morsel
+        failed = morsel.skip.union(f.row - morsel.offset for f in result.failures)
+        kept = run_morsel(
+            self.executor.kept, replace(morsel, skip=failed), {}, task.seed, task.epoch, task.job.inactive
+        )
+        result.chains.update(kept.chains)
+        result.failures.extend(kept.failures)
+        result.counters.update(kept.counters)
 
     def _replace(self) -> None:
         """The worker died: its morsel becomes row errors, what was behind it is queued again."""
@@ -168,6 +220,16 @@ class _Link:
             self.executor.submit(task)
         victim.done(victim.job, lost(victim, pid))
         self.pid, self.channel = self.executor.fork()
+
+
+def without(morsel: Morsel, names: frozenset[str]) -> Morsel:
+    """The morsel less some columns."""
+    if not names:
+        return morsel
+    batch = morsel.batch
+    if batch is not None:
+        batch = batch.select([n for n in batch.schema.names if n not in names])
+    return replace(morsel, objects={n: v for n, v in morsel.objects.items() if n not in names}, batch=batch)
 
 
 def lost(task: Task, pid: int) -> MorselResult:

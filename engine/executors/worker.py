@@ -10,7 +10,9 @@ import mmap
 import os
 import pickle
 import socket
+import threading
 from dataclasses import dataclass
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -50,16 +52,33 @@ def work(channel: socket.socket, program: Program) -> None:
     for setup in program.setups:
         setup()
     mappings: dict[int, mmap.mmap] = {}
+    inbox: SimpleQueue[tuple[Any, list[bytearray], list[int]] | BaseException] = SimpleQueue()
+    threading.Thread(target=_listen, args=(channel, inbox), daemon=True).start()
     while True:
-        try:
-            request, parts, descriptors = receive(channel)
-        except (EOFError, ConnectionError):
+        message = inbox.get()
+        if isinstance(message, (EOFError, ConnectionError)):
             return
-        reply = _answer(program, mappings, request, parts, descriptors)
+        if isinstance(message, BaseException):
+            raise message
+        reply = _answer(program, mappings, *message)
         try:
             send(channel, reply)
         except (BrokenPipeError, ConnectionError):
             return
+        except Exception as error:  # pickling comes before the first byte is sent
+            text = f"a result cannot leave its worker process ({error}); run with workers=\"thread\""
+            send(channel, TypeError(text))
+
+
+def _listen(channel: socket.socket, inbox: SimpleQueue[Any]) -> None:
+    """Take messages as they come: were the loader sending a large morsel while this worker sends a large result, both
+    would wait for the other to read. The loader bounds how many there are.
+    """
+    try:
+        while True:
+            inbox.put(receive(channel))
+    except BaseException as error:
+        inbox.put(error)
 
 
 def _answer(
