@@ -338,7 +338,8 @@ class LoaderIterator:
             if message is None:
                 self.exhausted = True
                 self._finalizer.detach()
-                self._loader._epoch += 1
+                if not self._loader._resources.closed:  # by another thread, while this one waited
+                    self._loader._epoch += 1
                 raise StopIteration
             finished, result = message
             self._report(finished)

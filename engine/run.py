@@ -6,10 +6,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from queue import Empty
 from typing import Any, Literal
 
 from .actor import Actor, Credits, Mailbox, Mark
@@ -187,8 +189,10 @@ class Graph:
             if isinstance(actor, ShapeActor) and not actor.thread.is_alive():
                 actor.jobs.clear()
                 actor.finished_batches.clear()
-        while len(self.delivery):
-            self.delivery.get()
+        with contextlib.suppress(Empty):
+            while True:
+                self.delivery._queue.get_nowait()
+        self.delivery.put(Mark.END)  # for a consumer that waits on another thread
 
     @property
     def alive(self) -> bool:
