@@ -43,6 +43,10 @@ class Morsel:
         self.objects[name] = found
         return found
 
+    def arrow(self, name: str) -> bool:
+        """Whether the column came as Arrow."""
+        return self.batch is not None and name in self.batch.schema.names
+
     def to_ipc(self) -> tuple[bytes, bytes]:
         """(Arrow IPC message, pickled rest) for another process."""
         import pyarrow as pa

@@ -282,7 +282,10 @@ def _run_chain(
     counters: Counters,
 ) -> ChainResult:
     sources = morsel.values(chain.slot)
-    data = _read(chain, reader, sources, morsel, failed, result, counters) if chain.reads else sources
+    if chain.reads:
+        data = _read(chain, reader, sources, morsel, failed, result, counters)
+    else:
+        data = [owned(value) for value in sources] if morsel.arrow(chain.slot) else sources
     if chain.whole_column and not failed:
         step = chain.steps[0]
         started = time.perf_counter_ns()
@@ -294,6 +297,18 @@ def _run_chain(
             counters.add(step.stage, step.op, time.perf_counter_ns() - started, morsel.length)
             return ChainResult(whole)
     return _run_rows(chain, sources, data, morsel, block, seed, epoch, failed, result, counters)
+
+
+def owned(value: Any) -> Any:
+    """A value taken from an Arrow column as Python's own: views of its memory become bytes.
+
+    What a batch keeps then neither holds a whole column nor differs from the value of a Python record.
+    """
+    if isinstance(value, memoryview):
+        return bytes(value)
+    if isinstance(value, dict):
+        return {name: owned(inner) for name, inner in value.items()}
+    return value
 
 
 def _read(
