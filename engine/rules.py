@@ -79,7 +79,9 @@ def projection_pushdown(node: Batch | GroupBy) -> Plan | None:
         needed.add(str(node.key))
     available = scan.columns if scan.columns is not None else tuple(scan.source.schema().names)  # type: ignore[attr-defined]
     kept = tuple(name for name in available if name in needed)
-    if kept == available:
+    if kept == available or not {c.slot for c in slots.chains if not c.optional} <= set(available):
+        return None  # a slot without its column fails when it runs, with all the columns there are in the message
+    if not kept:  # without a column there are no rows to count
         return None
     return replace(node, input=replace(slots, input=replace(scan, columns=kept)))
 
