@@ -301,15 +301,17 @@ class Columns:
     def _column_keys(self, start: int) -> Keys:
         batch = self.unit.batch
         names = batch.schema.names  # type: ignore[union-attr]
-        for name in KEY_FIELDS:
+        for name in ("key", "id", "name"):
             if name in names:
-                values = self.column(name)
-                as_stem = name in ("path", "uri")
-                return Keys(start, [stem(v) if as_stem and v is not None else str(v) for v in values])
-        first = self.column(self.chains[0].slot) if self.chains[0].slot in names else ()
-        if any(isinstance(v, str) for v in first):
-            return Keys(start, [stem(v) if isinstance(v, str) else None for v in first])
-        return Keys(start)
+                return Keys(start, [str(v) for v in self.column(name)])
+        first = next((c.slot for c in self.chains if c.slot not in self.inactive), None)
+        known: list[str | None] = [None] * self.length
+        for name in ("path", "uri", *([] if first is None else [first])):
+            if name in names:
+                for i, value in enumerate(self.column(name)):
+                    if known[i] is None and isinstance(value, str):
+                        known[i] = stem(value)
+        return Keys(start, known)
 
     def morsel(self, start: int, offset: int, length: int, failed: frozenset[int]) -> Morsel:
         """Rows `[offset, offset + length)` of the batch."""
