@@ -149,13 +149,14 @@ def compile_chain(chain: Chain) -> ChainProgram:
         parameters = {p.name: p for p in spec.parameters}
         dynamic = tuple((k, v.field, parameters[k]) for k, v in arguments.items() if isinstance(v, Col))
         proven = known.dtype is not None and known.shape is not None
+        injected = {"layout": known.layout} if "layout" in spec.injected and known.layout is not None else {}
         unchecked = spec.takes != Takes() and not (proven and (known.layout is not None or not spec.takes.layouts))
         steps.append(
             Step(
                 op=call.name,
                 stage="decode" if position == 0 else "transform",
                 function=spec.function,
-                arguments={k: v for k, v in arguments.items() if not isinstance(v, (Col, ParamRef))},
+                arguments={k: v for k, v in arguments.items() if not isinstance(v, (Col, ParamRef))} | injected,
                 out=spec.kernels.get("out"),
                 batched=spec.kernels.get("batched"),
                 original_hw=spec.kernels.get("original_hw"),
