@@ -40,7 +40,7 @@ def canonical_function(function: Callable[..., Any]) -> dict[str, Any]:
         described: dict[str, Any] = function.describe()
         return described
     code = getattr(function, "__code__", None)
-    digest = hashlib.sha256(code.co_code + repr(_constants(code)).encode()).hexdigest() if code else None
+    digest = hashlib.sha256(repr(_code(code)).encode()).hexdigest() if code else None
     closure = [repr(c.cell_contents) for c in (getattr(function, "__closure__", None) or ()) if _plain(c)]
     return {
         "module": getattr(function, "__module__", type(function).__module__),
@@ -51,9 +51,19 @@ def canonical_function(function: Callable[..., Any]) -> dict[str, Any]:
     }
 
 
-def _constants(code: Any) -> list[Any]:
-    # Nested code objects print with an address and a file name; their byte code does not.
-    return [_constants(c) if hasattr(c, "co_code") else c for c in code.co_consts] + list(code.co_names)
+def _code(code: Any) -> list[Any]:
+    return [code.co_code.hex(), [_constant(c) for c in code.co_consts], list(code.co_names)]
+
+
+def _constant(value: Any) -> Any:
+    """A constant in a form that prints the same in every process."""
+    if hasattr(value, "co_code"):  # an inner function, which would print with an address and a file name
+        return _code(value)
+    if isinstance(value, frozenset):  # `x in {"a", "b"}`: its order follows the hash seed
+        return ["set", *sorted(map(repr, value))]
+    if isinstance(value, tuple):
+        return tuple(map(_constant, value))
+    return value
 
 
 def _plain(cell: Any) -> bool:
