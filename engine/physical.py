@@ -379,7 +379,7 @@ def _run_rows(
                 if step.takes is not None:
                     _check_takes(step, value)
                 if position == last and block is not None and step.out is not None:
-                    step.out(value, block[i], **arguments)
+                    step.out(value, block[i, ...], **arguments)
                     value = None
                 else:
                     value = step.function(value, **arguments)
@@ -389,7 +389,7 @@ def _run_rows(
             if values is not None:
                 values[i] = value
             elif value is not None:
-                row = block[i]  # type: ignore[index]
+                row = block[i, ...]  # type: ignore[index]
                 if value.shape != row.shape or value.dtype != row.dtype:
                     raise OpError(f"gave {type_of(value)}, but declared {type_of(row)}")
                 row[...] = value
