@@ -22,7 +22,6 @@ def image(
     fill_color: Sequence[int] | None = None,
     orient: bool = True,
     dct_scale: bool = False,
-    shrink_to: Sequence[str | int] | None = None,
 ) -> Decoder:
     """Decode one encoded image; its format is told from the content."""
 

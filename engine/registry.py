@@ -160,6 +160,7 @@ class OpSpec:
         random: draws from the record's stream (parameter `rng`, a `numpy.random.Generator`).
         reads: decoders only: False gets the slot's value as it stands in the record.
         kernels: optional faster forms, see `register_kernel`.
+        internal: arguments that only rewrite rules set; no signature, stub or table shows them.
         method: name of the slot method, None for none; `method_function` is a hand-written one, for the few
             whose signature differs from the op's; `method_defaults` are other defaults of the slot method;
             `positional` parameters may be given by position there.
@@ -174,6 +175,7 @@ class OpSpec:
     random: bool = False
     reads: bool = True
     hidden: bool = False
+    internal: tuple[str, ...] = ()
     method: str | None = None
     method_function: Callable[..., Any] | None = None
     method_defaults: dict[str, Any] = field(default_factory=dict)
@@ -209,16 +211,21 @@ class OpSpec:
         return inspect.Signature(
             [
                 inspect.Parameter(p.name, inspect.Parameter.KEYWORD_ONLY, default=p.default, annotation=p.annotation)
-                for p in self.parameters
+                for p in self.public_parameters
             ]
         )
+
+    @property
+    def public_parameters(self) -> tuple[Parameter, ...]:
+        """The arguments that users give."""
+        return tuple(p for p in self.parameters if p.name not in self.internal)
 
     @cached_property
     def method_signature(self) -> inspect.Signature:
         """The signature of the slot method (without self)."""
         if self.method_function is not None:
             return inspect.signature(self.method_function, eval_str=True)
-        ordered = sorted(self.parameters, key=lambda p: p.name not in self.positional)
+        ordered = sorted(self.public_parameters, key=lambda p: p.name not in self.positional)
         return inspect.Signature(
             [
                 inspect.Parameter(
@@ -304,6 +311,7 @@ def register_op(
     random: bool = False,
     reads: bool = True,
     hidden: bool = False,
+    internal: tuple[str, ...] = (),
     method: str | Callable[..., Any] | Literal["auto"] | None = "auto",
     method_defaults: dict[str, Any] | None = None,
     method_hides: tuple[str, ...] = (),
@@ -324,6 +332,7 @@ def register_op(
         random: the op draws from `rng`.
         reads: decoders: False to get the slot's Python value instead of bytes.
         hidden: made by rewrite rules only: no factory, no method.
+        internal: arguments that only rewrite rules set.
         method, method_defaults, method_hides, positional: how the slot method differs from the op.
 
     Raises:
@@ -354,6 +363,7 @@ def register_op(
             random=random,
             reads=reads,
             hidden=hidden,
+            internal=internal,
             method=None if hidden or method is None else method if isinstance(method, str) and method != "auto" else automatic,
             method_function=method if callable(method) else None,
             method_defaults=method_defaults or {},

@@ -21,7 +21,7 @@ from .batch import FinishedBatch, Job, describe_error
 from .errors import BatchError, InternalError
 from .executors.base import Executor
 from .physical import MorselResult, Program
-from .plan import MapBatches, Plan, Shape, Slots, walk
+from .plan import Batch, MapBatches, Plan, Shape, Slots, walk
 from .settings import drain_timeout
 from .stats import RunStats
 
@@ -43,6 +43,10 @@ class RunOptions:
     order: Literal["submit", "completion"] = "submit"
     seed: int = 0
     context: Callable[[Any], Any] | None = None
+
+
+_LARGEST_GROUP = 1 << 20
+"""Records of one group that the Shape actor's mailbox is made for."""
 
 
 class Graph:
@@ -80,8 +84,9 @@ class Graph:
         self.batch_credits = Credits(prefetch)
         self.record_credits = None if options.concurrency is None else Credits(max(1, options.concurrency))
         self.delivery = Mailbox("delivery", prefetch + 2)
-        # A batch is at most one job message and one result per record; one more for the end.
-        self.shape_mailbox = Mailbox("shape", 1 << 30)
+        # Per batch one job message and at most one result per record; groups tell no size ahead.
+        rows = self.shape.size if isinstance(self.shape, Batch) else _LARGEST_GROUP
+        self.shape_mailbox = Mailbox("shape", (prefetch + 1) * (rows + 1))
         self.actors: list[Actor] = [SourceActor(self), ShapeActor(self, self.shape_mailbox)]
         if self.batch_maps:
             self.next_mailbox = Mailbox("batch-ops", prefetch + 2)

@@ -37,7 +37,7 @@ TITLES = {
 
 def arguments(spec: OpSpec) -> str:
     parts = []
-    for p in spec.parameters:
+    for p in spec.public_parameters:
         text = p.name + ("†" if p.dynamic else "")
         if not p.required:
             text += f"={shown(p.default)}"

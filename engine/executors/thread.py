@@ -10,7 +10,7 @@ from queue import SimpleQueue
 
 from ..buffers import BufferPool
 from ..physical import run_morsel
-from ..settings import cpu_workers
+from ..settings import cpu_workers, drain_timeout
 from .base import Task
 
 
@@ -34,7 +34,7 @@ class _Pool:
             self.tasks.put(None)
         for thread in self.threads:
             if thread is not threading.current_thread():
-                thread.join()
+                thread.join(drain_timeout())  # an op that never returns is left behind: its thread is a daemon
         self.buffers.close()
 
 

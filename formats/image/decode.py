@@ -104,7 +104,7 @@ def decode_image(
     )
 
 
-@register_op("image", kind="decoder", infer=_infer, method=decode_image)
+@register_op("image", kind="decoder", infer=_infer, method=decode_image, internal=("shrink_to",))
 def image(
     data: BytesLike,
     *,
