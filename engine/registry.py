@@ -301,6 +301,11 @@ def _load_providers() -> None:
                 importlib.import_module(module).load_ops()
 
 
+def _is_provided(function: Callable[..., Any]) -> bool:
+    module = getattr(function, "__module__", None) or ""
+    return any(module == provider or module.startswith(f"{provider}.") for provider in _providers)
+
+
 def register_op(
     name: str,
     *,
@@ -352,6 +357,8 @@ def register_op(
             k is not inspect.Parameter.KEYWORD_ONLY for k in kinds[1:]
         ):
             raise TypeError(f"op {name!r}: write fn(value, *, argument=...): arguments are keyword-only")
+        if not _is_provided(function):
+            _load_providers()  # so that a clash shows here, not where the built-in ops are loaded later
         automatic = {"decoder": f"decode_{name}", "transform": name, "batch_transform": None}[kind]
         spec = OpSpec(
             name=name,
