@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 
 import dataio
-from dataio.engine.arguments import Count, Offset, Pixels, Positive, Probability, Size, check_dynamic, check_value
+from dataio.engine.arguments import (
+    Count,
+    Offset,
+    Pixels,
+    Positive,
+    Probability,
+    Size,
+    check_dynamic,
+    check_value,
+)
 from dataio.engine.expr import Col, ConstValue, ParamRef
 
 ACCEPTED: list[tuple[Any, Any, Any]] = [

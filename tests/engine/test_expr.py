@@ -16,7 +16,20 @@ from hypothesis import strategies as st
 import dataio
 from dataio import cond
 from dataio.engine.errors import PlanError, SchemaError
-from dataio.engine.expr import All, AnyOf, Col, Compare, Cond, ConstCond, IsIn, IsNull, Measure, Not, Truthy, field_getter
+from dataio.engine.expr import (
+    All,
+    AnyOf,
+    Col,
+    Compare,
+    Cond,
+    ConstCond,
+    IsIn,
+    IsNull,
+    Measure,
+    Not,
+    Truthy,
+    field_getter,
+)
 
 FIELDS: dict[str, tuple[pl.DataType, st.SearchStrategy[Any]]] = {
     "i": (pl.Int64(), st.integers(-(2**63), 2**63 - 1) | st.integers(-3, 3)),
