@@ -123,10 +123,9 @@ def test_a_failing_batch_map_reaches_the_consumer_with_its_batch() -> None:
         return batch.keys
 
     pipe = dataio.pipeline(dataio.slot("x").decode_npy(), dataio.batch(2), dataio.map(failing))
-    seen = []
+    seen: list[list[str]] = []
     with pipe.bind([{"x": npy(1)}] * 10).run("numpy") as loader, pytest.raises(LookupError) as caught:
-        for keys in loader:
-            seen.append(keys)
+        seen.extend(loader)
     assert seen == [["0", "1"], ["2", "3"]]
     assert caught.value.__notes__ == ["in a batch map, batch 2"]
 
@@ -183,9 +182,8 @@ def test_what_came_before_a_failing_source_is_delivered() -> None:
             yield {"x": npy(i)}
         raise OSError("the disk is gone")
 
-    seen: list[int] = []
+    seen: list[dataio.Batch] = []
     with numbers(size=2).bind(source).run("numpy") as loader, pytest.raises(dataio.DataioError, match="disk is gone") as caught:
-        for batch in loader:
-            seen += batch["x"].tolist()
-    assert seen == [0, 1, 2, 3, 4]
+        seen.extend(loader)
+    assert [batch["x"].tolist() for batch in seen] == [[0, 1], [2, 3], [4]]
     assert isinstance(caught.value.__cause__, OSError)
