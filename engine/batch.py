@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,17 +16,24 @@ from .physical import Failure, Program
 
 
 class Keys:
-    """The records' keys: known strings, or running numbers made when asked for."""
+    """The records' keys, made when asked for: known strings, else stems of paths, else running numbers."""
 
-    __slots__ = ("_known", "_start")
+    __slots__ = ("_known", "_paths", "_start")
 
-    def __init__(self, start: int, known: list[str | None] | None = None) -> None:
+    def __init__(
+        self, start: int, known: Sequence[str | None] | None = None, paths: tuple[Sequence[Any], ...] = ()
+    ) -> None:
         self._start = start
         self._known = known
+        self._paths = paths
 
     def __getitem__(self, row: int) -> str:
-        known = self._known[row] if self._known is not None else None
-        return str(self._start + row) if known is None else known
+        if self._known is not None and (known := self._known[row]) is not None:
+            return known
+        for column in self._paths:
+            if isinstance(column[row], (str, os.PathLike)):
+                return stem(column[row])
+        return str(self._start + row)
 
 
 def stem(path: Any) -> str:

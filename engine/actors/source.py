@@ -283,35 +283,26 @@ class Columns:
         sources = self.values.get(first, ()) if first is not None else ()
         named = not (self.mappings and all(map(_KEYS.isdisjoint, rows)))
         pathlike = any(issubclass(kind, (str, os.PathLike)) for kind in set(map(type, sources)))
-        if not named and not pathlike:
-            return Keys(start)
-        return Keys(start, [self._key(row, sources[i] if sources else None, named) for i, row in enumerate(rows)])
+        return Keys(start, [self._key(row) for row in rows] if named else None, (sources,) if pathlike else ())
 
     @staticmethod
-    def _key(record: Any, source: Any, named: bool) -> str | None:
-        if named and isinstance(record, Mapping):
+    def _key(record: Any) -> str | None:
+        if isinstance(record, Mapping):
             for name in ("key", "id", "name"):
                 if name in record:
                     return str(record[name])
             for name in ("path", "uri"):
                 if isinstance(record.get(name), (str, os.PathLike)):
                     return stem(record[name])
-        return stem(source) if isinstance(source, (str, os.PathLike)) else None
+        return None
 
     def _column_keys(self, start: int) -> Keys:
-        batch = self.unit.batch
-        names = batch.schema.names  # type: ignore[union-attr]
+        names = self.unit.batch.schema.names  # type: ignore[union-attr]
         for name in ("key", "id", "name"):
             if name in names:
                 return Keys(start, [str(v) for v in self.column(name)])
         first = next((c.slot for c in self.chains if c.slot not in self.inactive), None)
-        known: list[str | None] = [None] * self.length
-        for name in ("path", "uri", *([] if first is None else [first])):
-            if name in names:
-                for i, value in enumerate(self.column(name)):
-                    if known[i] is None and isinstance(value, str):
-                        known[i] = stem(value)
-        return Keys(start, known)
+        return Keys(start, paths=tuple(self.column(n) for n in ("path", "uri", first) if n in names))
 
     def morsel(self, start: int, offset: int, length: int, failed: frozenset[int]) -> Morsel:
         """Rows `[offset, offset + length)` of the batch."""
