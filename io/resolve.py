@@ -34,10 +34,10 @@ def read_source(value: Any) -> Any:
         OSError: missing, a directory, unreadable.
         ValueError: options that do not go together.
     """
+    if isinstance(value, str):
+        return read_uri(value) if "://" in value else read_file(value)
     if isinstance(value, (bytes, bytearray, memoryview)):
         return value
-    if isinstance(value, str):
-        return read_uri(value)
     if isinstance(value, np.ndarray):
         return np.ascontiguousarray(value).reshape(-1).view(np.uint8)
     if hasattr(value, "__fspath__"):
@@ -69,10 +69,10 @@ def read_file(path: str | bytes, offset: int = 0, size: int | None = None) -> np
         FileNotFoundError, PermissionError, IsADirectoryError: as the system says.
         ReadError: the file ended early.
     """
-    descriptor = os.open(path, os.O_RDONLY | _CLOEXEC)
+    descriptor = os.open(path, _FLAGS)
     try:
         info = os.fstat(descriptor)
-        if not stat.S_ISREG(info.st_mode):
+        if info.st_mode & _KIND != stat.S_IFREG:
             if stat.S_ISDIR(info.st_mode):
                 raise IsADirectoryError(21, "is a directory", path)
             return _read_stream(descriptor, offset, size)
@@ -91,7 +91,8 @@ def read_file(path: str | bytes, offset: int = 0, size: int | None = None) -> np
         os.close(descriptor)
 
 
-_CLOEXEC = getattr(os, "O_CLOEXEC", 0)
+_FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+_KIND = stat.S_IFMT(0o177777)
 
 
 def _read_stream(descriptor: int, offset: int, size: int | None) -> np.ndarray:
