@@ -61,21 +61,34 @@ def pack_into(image: np.ndarray, out: np.ndarray, rule: Rule) -> None:
     if channels > 1 and image.size and image.strides[1:] == (channels, 1) and image.strides[0] >= width * channels:
         planes = scratch("planes", (channels, height, width))
         _cv2().split(image, list(planes))
+        if isinstance(rule.bias, np.ndarray) and out.flags.c_contiguous:
+            _add_scaled(planes, out, rule)
+            return
     else:
         planes = image.transpose(2, 0, 1)
-    scale, bias = rule
     if out.flags.c_contiguous:  # long rows: NumPy converts uint8 in blocks, and a block never crosses a row
         planes, out = planes.reshape(channels, height * width), out.reshape(channels, height * width)
-    else:
-        scale, bias = _columns(scale), _columns(bias)
-    np.multiply(planes, scale, out=out)
-    if bias is not None:
-        np.add(out, bias, out=out)
+    scales, biases = (None if v is None else _per_channel(v, channels) for v in rule)
+    for channel in range(channels):  # one by one, so that the second pass finds its plane in the cache
+        np.multiply(planes[channel], scales[channel], out=out[channel])  # type: ignore[index]
+        if biases is not None:
+            np.add(out[channel], biases[channel], out=out[channel])
 
 
-def _columns(values: Any) -> Any:
-    """float32[c, 1] to float32[c, 1, 1]; scalars and None as they are."""
-    return values[:, :, None] if isinstance(values, np.ndarray) else values
+def _add_scaled(planes: np.ndarray, out: np.ndarray, rule: Rule) -> None:
+    """`planes * scale + bias` in one pass over memory: a batch row is larger than the cache, and a second pass would wait
+    for it (0.17 ms against 0.28 at 224x224 into cold rows). Within 3e-7 of the two steps.
+    """
+    cv2, channels = _cv2(), len(planes)
+    scales, biases = (_per_channel(v, channels).tolist() for v in rule)
+    for channel in range(channels):
+        plane = planes[channel]
+        cv2.addWeighted(plane, scales[channel], plane, 0.0, biases[channel], dst=out[channel], dtype=cv2.CV_32F)
+
+
+def _per_channel(values: Any, channels: int) -> np.ndarray:
+    """float32[channels] of a scalar or of one value per channel."""
+    return np.broadcast_to(np.ravel(values), channels)
 
 
 def _packed(image: np.ndarray, rule: Rule) -> np.ndarray:
