@@ -82,10 +82,12 @@ def test_the_batches_are_those_of_records(tmp_path: Path, kind: str, shape: Any)
     assert run(pipe(shape), KINDS[kind](tmp_path)) == run(pipe(shape), RECORDS)
 
 
-@pytest.mark.parametrize("kind", ["table", "parquet", "lazy-frame", "hub"])
+@pytest.mark.parametrize("kind", ["table", "lazy-parquet", "hub"])
 @pytest.mark.usefixtures("no_rows")
 def test_the_process_executor_gives_the_same(tmp_path: Path, kind: str) -> None:
-    assert run(pipe(), KINDS[kind](tmp_path), workers="process") == run(pipe(), RECORDS)
+    slot = dataio.slot("image").decode_image().center_crop(h=dataio.col("h"), w=8).hflip()  # no resize: torch loads slowly
+    one = dataio.pipeline(slot, *pipe().slots[1:], dataio.batch(4))
+    assert run(one, KINDS[kind](tmp_path), workers="process") == run(one, RECORDS)
 
 
 @pytest.mark.usefixtures("no_rows")
@@ -330,7 +332,7 @@ def test_group_by_a_missing_column() -> None:
 def test_image_structs_of_data_sets() -> None:
     """The encoded form of image features: bytes and a path."""
     rows = [{"image": {"bytes": r["image"], "path": None}, "id": r["id"]} for r in RECORDS]
-    one = dataio.pipeline(dataio.slot("image").decode_image().resize(h=4, w=4), dataio.batch(4))
+    one = dataio.pipeline(dataio.slot("image").decode_image().center_crop(h=4, w=4), dataio.batch(4))
     expected = run(one, [{"id": r["id"], "image": r["image"]} for r in RECORDS])
     assert run(one, datasets.Dataset.from_list(rows)) == expected
     assert run(one, pa.Table.from_pylist(rows), workers="process") == expected

@@ -165,7 +165,7 @@ def test_buffers_may_be_dropped_on_any_thread() -> None:
 
 def png(level: int) -> bytes:
     out = io.BytesIO()
-    Image.new("RGB", (9, 7), (level, level, level)).save(out, "PNG")
+    Image.new("RGB", (64, 64), (level, level, level)).save(out, "PNG")
     return out.getvalue()
 
 
@@ -174,7 +174,7 @@ def png(level: int) -> bytes:
 def test_a_retained_batch_never_changes(output: str, workers: str) -> None:
     """Every third batch is kept while the others' buffers go round."""
     source = [{"x": png(i)} for i in range(60)]
-    pipe = dataio.pipeline(dataio.slot("x").decode_image().resize(h=64, w=64), dataio.batch(2))
+    pipe = dataio.pipeline(dataio.slot("x").decode_image().center_crop(h=64, w=64), dataio.batch(2))
     with pipe.bind(source).run(output, workers=workers) as loader:
         kept = []
         for i, batch in enumerate(loader):
