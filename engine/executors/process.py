@@ -125,7 +125,7 @@ class _Link:
     def _serve(self) -> None:
         tasks, outstanding, closing = self.executor._tasks, self.outstanding, self.executor._closing
         try:
-            while True:
+            while not closing.is_set():
                 while len(outstanding) < _AHEAD:
                     try:
                         task = tasks.get(block=not outstanding)
