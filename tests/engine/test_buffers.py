@@ -18,8 +18,13 @@ from PIL import Image
 
 import dataio
 from dataio.engine.buffers import BufferPool, memory_file, size_class
+from dataio.engine.registry import lookup, register_kernel, register_op
+from dataio.engine.schema import TensorType
+from dataio.io import resolve
 
-from .helpers import npy, numbers
+from .helpers import npy, numbers, ops
+
+__all__ = ["ops"]
 
 FLOAT = np.dtype(np.float32)
 FD = Path("/proc/self/fd")
@@ -200,3 +205,40 @@ def test_outputs_view_the_batch_buffer(output: str) -> None:
     rows = tensor.to_numpy_ndarray() if output == "arrow" else np.from_dlpack(tensor)
     assert np.shares_memory(rows, inner)
     assert rows.ctypes.data == inner.ctypes.data
+
+
+def test_a_local_file_is_not_copied_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was read for the record is what the batch hands out."""
+    made: list[np.ndarray] = []
+    read = resolve.read_file
+
+    def noting(*args: Any, **kwargs: Any) -> np.ndarray:
+        made.append(read(*args, **kwargs))
+        return made[-1]
+
+    monkeypatch.setattr(resolve, "read_file", noting)
+    paths = [tmp_path / f"{i}.bin" for i in range(3)]
+    for i, path in enumerate(paths):
+        path.write_bytes(b"x" * (10 + i))
+    pipe = dataio.pipeline(dataio.slot("x").decode_bytes(), dataio.batch(3))
+    with pipe.bind([{"x": str(path)} for path in paths]).run("numpy") as loader:
+        (batch,) = loader
+    assert len(made) == 3
+    for row, array in zip(batch["x"], sorted(made, key=len)):
+        assert np.shares_memory(row, array)
+
+
+@pytest.mark.usefixtures("ops")
+def test_the_out_kernel_writes_the_memory_of_the_batch() -> None:
+    written: list[int] = []
+    register_op("into_probe", infer=lambda given: TensorType((4, 5), "float32"))(lambda value: value)
+
+    @register_kernel("into_probe", "out")
+    def into(value: np.ndarray, out: np.ndarray) -> None:
+        written.append(out.ctypes.data)
+        out[...] = value
+
+    call = lookup("into_probe", "transform").call()
+    with numbers(call, size=3).bind([{"x": npy(np.ones((4, 5), np.float32))}] * 3).run("numpy") as loader:
+        (batch,) = loader
+    assert sorted(written) == [batch["x"][i].ctypes.data for i in range(3)]
