@@ -1,0 +1,48 @@
+"""docs/arch.md names files, tests and rules that exist, and its code runs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import dataio
+from dataio.engine.registry import fusions
+from dataio.engine.rules import RELATIONAL
+
+from .engine.helpers import jpeg, ops, run
+
+__all__ = ["ops"]
+ROOT = Path(__file__).parents[1]
+TEXT = (ROOT / "docs" / "arch.md").read_text()
+
+
+def test_the_files_exist() -> None:
+    named = set(re.findall(r"`((?:dataio|engine|io|formats|tests)/[\w/.]*)", TEXT))
+    assert len(named) > 30
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def test_the_tests_exist() -> None:
+    table = TEXT[TEXT.index("| path | copies") : TEXT.index("## Actors")]
+    files = set(re.findall(r"(test_\w+)\.py", table))
+    functions = set(re.findall(r"test_\w+", table)) - files
+    code = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py") if path.stem in files)
+    assert len(functions) > 10
+    assert [name for name in functions if f"def {name}(" not in code] == []
+
+
+def test_every_rule_is_named() -> None:
+    assert [name for name in (*(r.name for r in RELATIONAL), *fusions()) if f"`{name}`" not in TEXT] == []
+
+
+@pytest.mark.usefixtures("ops")
+def test_the_op_example_runs() -> None:
+    blocks = [block for block in re.findall(r"```python\n(.*?)```", TEXT, re.S) if "register_op" in block]
+    (code,) = blocks
+    found: dict[str, dataio.Pipeline] = {}
+    exec(compile(code, "docs/arch.md", "exec"), found)
+    (batch,) = run(found["pipe"], [jpeg(70, 80), jpeg(20, 20)])
+    assert [len(row) for row in batch["slots"]["image"]] == [64]
+    assert batch["errors"] == [(1, "image", "transform", "corner", "ValueError")]
