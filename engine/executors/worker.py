@@ -6,6 +6,7 @@ buffers this worker has not mapped yet come with it. Back: the pickled `MorselRe
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import pickle
@@ -67,7 +68,8 @@ def work(channel: socket.socket, program: Program) -> None:
             return
         except Exception as error:  # pickling comes before the first byte is sent
             text = f"a result cannot leave its worker process ({error}); run with workers=\"thread\""
-            send(channel, TypeError(text))
+            with contextlib.suppress(ConnectionError):  # the loader closed meanwhile: that ends this loop
+                send(channel, TypeError(text))
 
 
 def _listen(channel: socket.socket, inbox: SimpleQueue[Any]) -> None:
