@@ -59,13 +59,17 @@ def units(shape: Shape) -> Iterator[Unit]:
         if isinstance(shape, GroupBy) and isinstance(shape.key, str):
             yield from _group_columns(below, shape.key)
             return
+    if isinstance(shape, Collate):
+        maps = _row_maps(below)
+        while isinstance(below, MapRecords):  # they are for the inner records
+            below = below.input
+        yield from _collate(_rows(below), maps)
+        return
     rows = _rows(below)
     if isinstance(shape, Batch):
         yield from _cut_rows(rows, shape.size, shape.drop_last)
     elif isinstance(shape, GroupBy):
         yield from _group_rows(rows, shape.key)
-    else:
-        yield from _collate(rows, _row_maps(below))
 
 
 def _guarded(source: Iterator[Any]) -> Iterator[Any]:
