@@ -72,7 +72,9 @@ class Morsel:
         header = (self.start, self.offset, self.length, self.skip, rest)
         try:
             pickled = pickle.dumps(header, protocol=5)
-        except Exception:  # something of __main__, or a lambda
+        except Exception:  # a lambda, a local class
+            pickled = b"__main__"
+        if b"__main__" in pickled:  # pickled by name, which a worker does not have: it never runs the user's script
             pickled = cloudpickle.dumps(header, protocol=5)
         return sink.getvalue().to_pybytes(), pickled
 
