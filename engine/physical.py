@@ -324,6 +324,7 @@ def _read(
     """The bytes of every row; None where reading failed."""
     started = time.perf_counter_ns()
     if not failed and set(map(type, sources)) <= {bytes}:
+        result.bytes_read += sum(map(len, sources))
         return sources if isinstance(sources, list) else list(sources)
     out: list[Any] = []
     total = 0
