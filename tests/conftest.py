@@ -72,11 +72,11 @@ def left_over(before: dict[str, Counter[str]], seconds: float = 5.0) -> dict[str
     """What is there now and was not `before`, once things had a moment to end."""
     deadline = time.monotonic() + seconds
     while True:
-        gc.collect()
         now = _held()
         more = {what: now[what] - before[what] for what in now if now[what] - before[what]}
         if not more or time.monotonic() > deadline:
             return more
+        gc.collect()  # slow, so only where it is needed
         time.sleep(0.02)
 
 
