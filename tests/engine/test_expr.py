@@ -100,7 +100,7 @@ def of_canonical(tree: dict[str, Any], record: dict[str, Any]) -> bool:
     raise AssertionError(tree)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(CONDS, RECORDS)
 def test_three_readers_agree(condition: Cond, records: list[dict[str, Any]]) -> None:
     tree = json.loads(json.dumps(condition.canonical()))

@@ -159,7 +159,7 @@ print(pipe.bind([]).signature())
 
 def test_it_is_stable_across_processes() -> None:
     found = set()
-    for seed in ("0", "1", "2", "3"):
+    for seed in ("0", "1", "7"):
         env = {**os.environ, "PYTHONHASHSEED": seed}
         out = subprocess.run(
             [sys.executable, "-c", SCRIPT], cwd=ROOT, env=env, capture_output=True, text=True, timeout=60, check=True
