@@ -133,9 +133,10 @@ def _aten(interp: str) -> Any:
 
 def _as_tensor(array: np.ndarray) -> Any:
     """uint8[1, c, h, w] over the memory of uint8[h, w, c]."""
-    tensor = _torch().from_numpy(array)
-    # With one channel both orders are the same bytes, and the plain one has the faster kernel.
-    return tensor.view(1, 1, *array.shape[:2]) if array.shape[2] == 1 else tensor.permute(2, 0, 1).unsqueeze(0)
+    # With one channel both orders are the same bytes, and the plain one has the faster kernel. The view is made by NumPy:
+    # a third of what torch's permute and unsqueeze cost.
+    view = array.reshape(1, 1, *array.shape[:2]) if array.shape[2] == 1 else array.transpose(2, 0, 1)[None]
+    return _torch().from_numpy(view)
 
 
 def _rows_before(start: int, scale: float, radius: float) -> tuple[int, int]:
@@ -190,9 +191,10 @@ def _torch_passes(
         source = _compact(source)
     kernel, scale_y, scale_x = _aten(interp), full[0] / size[0], full[1] / size[1]
     rows, columns = target.shape[:2]
-    if full[0] < size[0] and full[1] != size[1] and (interp == "bilinear" or full[1] > size[1]):
-        # Rows before columns takes a quarter less time. With bicubic the order shows wherever an overshoot is clipped
-        # in between, so there it is done only where Pillow does so too.
+    rows_first = 2 * full[0] <= size[0] if interp == "bilinear" else full[0] < size[0] and full[1] > size[1]
+    if rows_first and full[1] != size[1]:
+        # Rows before columns takes up to a quarter less time when much is dropped. With bicubic the order shows wherever
+        # an overshoot is clipped in between, so there it is done only where Pillow does so too.
         between = scratch("between", (rows, source.shape[1], source.shape[2]))
         kernel(_as_tensor(source), [rows, source.shape[1]], False, scale_y, 1.0, out=_as_tensor(between))
         source, scale_y = between, 1.0
