@@ -283,6 +283,7 @@ def _run_chain(
     counters: Counters,
 ) -> ChainResult:
     sources = morsel.values(chain.slot)
+    data: Sequence[Any]
     if chain.reads:
         data = _read(chain, reader, sources, morsel, failed, result, counters)
     else:

@@ -103,7 +103,7 @@ class Graph:
         if all(c.whole_column for c in self.program.chains):
             rows = length
         else:
-            rows = max(1, min(16, -(-length // (4 * self.executor.workers))))
+            rows = max(1, min(self.executor.morsel_rows, -(-length // (self.executor.splits * self.executor.workers))))
         return rows if self._concurrency is None else 1 if self._concurrency < rows else rows
 
     def morsel_done(self, job: Job, result: MorselResult | BaseException) -> None:

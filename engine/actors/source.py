@@ -302,7 +302,7 @@ class Columns:
             if name in names:
                 return Keys(start, [str(v) for v in self.column(name)])
         first = next((c.slot for c in self.chains if c.slot not in self.inactive), None)
-        return Keys(start, paths=tuple(self.column(n) for n in ("path", "uri", first) if n in names))
+        return Keys(start, paths=tuple(self.column(n) for n in ("path", "uri", first) if n is not None and n in names))
 
     def morsel(self, start: int, offset: int, length: int, failed: frozenset[int]) -> Morsel:
         """Rows `[offset, offset + length)` of the batch."""

@@ -38,6 +38,10 @@ class Executor(Protocol):
 
     workers: int
     buffers: BufferPool
+    splits: int
+    """Morsels per worker that a batch is cut into: more keep the workers even, fewer cost less per record."""
+    morsel_rows: int
+    """Records of the largest morsel."""
 
     def submit(self, task: Task) -> None:
         """Queue a task; never blocks."""

@@ -36,6 +36,9 @@ _MAPPINGS = 64
 class ProcessExecutor:
     """The workers of one loader."""
 
+    splits = 1  # a message costs a fraction of a millisecond; `prefetch` batches in flight keep the workers even
+    morsel_rows = 64
+
     def __init__(self, program: Program) -> None:
         import cloudpickle
 

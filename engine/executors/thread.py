@@ -68,6 +68,9 @@ def _work(tasks: SimpleQueue[Task | None]) -> None:
 class ThreadExecutor:
     """A loader's share of the process-wide pool."""
 
+    splits = 4
+    morsel_rows = 16
+
     def __init__(self) -> None:
         global _shared
         with _lock:
