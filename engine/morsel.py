@@ -1,8 +1,8 @@
 """A morsel: some tens of consecutive records on their way through the workers.
 
 Columns that came as Arrow stay Arrow (`batch`); what Arrow cannot hold, and columns of Python records, travel as plain
-lists beside it (`objects`). Within a process nothing is converted; between processes everything that Arrow can hold is
-sent as Arrow IPC, the rest pickled.
+lists beside it (`objects`). Within a process nothing is converted; between processes Arrow columns are sent as Arrow IPC,
+the lists pickled.
 """
 
 from __future__ import annotations
@@ -47,26 +47,23 @@ class Morsel:
         """Whether the column came as Arrow."""
         return self.batch is not None and name in self.batch.schema.names
 
-    def to_ipc(self) -> tuple[bytes, bytes]:
-        """(Arrow IPC message, pickled rest) for another process."""
-        import pyarrow as pa
+    def record(self, row: int) -> Morsel:
+        """The morsel of one of its records."""
+        return Morsel(
+            start=self.start + row,
+            offset=self.offset + row,
+            length=1,
+            objects={name: values[row : row + 1] for name, values in self.objects.items()},
+            batch=None if self.batch is None else self.batch.slice(row, 1),
+            skip=frozenset((0,)) if row in self.skip else frozenset(),
+        )
 
-        columns: dict[str, pa.Array] = {}
-        if self.batch is not None:
-            columns.update(zip(self.batch.schema.names, self.batch.columns))
-        rest: dict[str, Sequence[Any]] = {}
-        for name, values in self.objects.items():
-            if name in columns:
-                continue
-            array = _to_arrow(values)
-            if array is None:
-                rest[name] = values
-            else:
-                columns[name] = array
-        table = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, table.schema) as writer:
-            writer.write_batch(table)
+    def to_ipc(self) -> tuple[bytes, bytes]:
+        """(Arrow IPC message, pickled rest) for another process; the message is empty without Arrow columns."""
+        message = b"" if self.batch is None else _stream(self.batch)
+        names = () if self.batch is None else self.batch.schema.names
+        # Plain lists are pickled: converting some tens of strings to Arrow and back costs twenty times as much.
+        rest = {name: values for name, values in self.objects.items() if name not in names}
         import cloudpickle
 
         header = (self.start, self.offset, self.length, self.skip, rest)
@@ -76,32 +73,29 @@ class Morsel:
             pickled = b"__main__"
         if b"__main__" in pickled:  # pickled by name, which a worker does not have: it never runs the user's script
             pickled = cloudpickle.dumps(header, protocol=5)
-        return sink.getvalue().to_pybytes(), pickled
+        return message, pickled
 
     @classmethod
     def from_ipc(cls, message: Any, pickled: Any) -> Morsel:
-        import pyarrow as pa
-
         start, offset, length, skip, rest = pickle.loads(pickled)
-        with pa.ipc.open_stream(pa.py_buffer(message)) as reader:
-            batch = reader.read_next_batch()
-        return cls(start, offset, length, rest, batch, skip)
+        return cls(start, offset, length, rest, _from_stream(message) if message else None, skip)
 
 
-def _to_arrow(values: Sequence[Any]) -> pa.Array | None:
-    """The column as Arrow when it holds one plain kind of value; None otherwise."""
+def _stream(batch: pa.RecordBatch) -> bytes:
     import pyarrow as pa
 
-    kinds = {type(v) for v in values} - {type(None)}
-    if len(kinds) != 1:
-        return None
-    arrow_type = {str: pa.large_string(), bytes: pa.large_binary(), float: pa.float64(), int: pa.int64()}.get(kinds.pop())
-    if arrow_type is None:
-        return None
-    try:
-        return pa.array(values, type=arrow_type)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnicodeEncodeError):
-        return None
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def _from_stream(message: Any) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    with pa.ipc.open_stream(pa.py_buffer(message)) as reader:
+        return reader.read_next_batch()
 
 
 def column_values(array: pa.Array) -> Sequence[Any]:

@@ -84,7 +84,7 @@ class Graph:
         self.batch_credits = Credits(prefetch)
         self.record_credits = None if options.concurrency is None else Credits(max(1, options.concurrency))
         self.delivery = Mailbox("delivery", prefetch + 2)
-        # Per batch one job message and at most one result per record; groups tell no size ahead.
+        # Per batch at most one result per record; groups tell no size ahead.
         rows = self.shape.size if isinstance(self.shape, Batch) else _LARGEST_GROUP
         self.shape_mailbox = Mailbox("shape", (prefetch + 1) * (rows + 1))
         self.actors: list[Actor] = [SourceActor(self), ShapeActor(self, self.shape_mailbox)]
@@ -103,16 +103,21 @@ class Graph:
         if all(c.whole_column for c in self.program.chains):
             rows = length
         else:
-            rows = max(1, min(self.executor.morsel_rows, -(-length // (self.executor.splits * self.executor.workers))))
+            executor, ready = self.executor, length * (self.shape.prefetch if self.executor.pools_batches else 1)
+            rows = max(1, min(executor.morsel_rows, length, -(-ready // (executor.splits * executor.workers))))
         return rows if self._concurrency is None else 1 if self._concurrency < rows else rows
+
+    def part_done(self, job: Job, result: MorselResult | BaseException) -> None:
+        """Some records of a morsel are back, others not yet."""
+        if isinstance(result, BaseException):
+            self.fail(result)
+        elif not self.stopped():
+            self.shape_mailbox.put((job.number, (job, result)))
 
     def morsel_done(self, job: Job, result: MorselResult | BaseException) -> None:
         if self.record_credits is not None:
             self.record_credits.give()
-        if isinstance(result, BaseException):
-            self.fail(result)
-        elif not self.stopped():
-            self.shape_mailbox.put((job.number, result))
+        self.part_done(job, result)
 
     def judge(self, batch: FinishedBatch) -> FinishedBatch | BatchError:
         """The batch, or the error that the failure policy makes of it."""

@@ -267,8 +267,8 @@ def test_errors_are_fresh_copies(loaders: Loaders) -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_a_worker_that_dies_costs_its_morsel(policy: Any, loaders: Loaders) -> None:
-    """Of a batch of 4 and two workers, a morsel is one record."""
+def test_a_record_that_kills_its_worker_is_lost_alone(policy: Any, loaders: Loaders) -> None:
+    """What the dead worker held is tried again record by record."""
     records = [*good(5), {"image": Killer()}, *good(6)]
     batches, ended = drain(loaders(records, "process", policy))
     bad = Bad(lambda _: None, "worker", "worker", "WorkerDiedError", "died while it held records 5 to 5")

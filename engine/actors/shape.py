@@ -16,13 +16,12 @@ if TYPE_CHECKING:
 
 
 class ShapeActor(Actor):
-    """Receives `(batch number, message)`: the job, its morsel results, END, or an error in its place."""
+    """Receives `(batch number, (job, morsel result))`, and END or an error in its place."""
 
     def __init__(self, graph: Graph, mailbox: Mailbox) -> None:
         super().__init__("shape", graph, mailbox)
         self.graph = graph
         self.jobs: dict[int, Job] = {}
-        self.early: dict[int, list[MorselResult]] = {}
         self.finished_batches: dict[int, Any] = {}
         self.next = 0
         self.end: tuple[int, Any] | None = None
@@ -30,12 +29,10 @@ class ShapeActor(Actor):
 
     def receive(self, message: tuple[int, Any]) -> None:
         number, what = message
-        if isinstance(what, MorselResult):
-            self.collect(self.jobs[number], what)
-        elif isinstance(what, Job):
-            self.jobs[number] = what
-            if what.length == 0:
-                self.finish(what)
+        if isinstance(what, tuple):
+            job, result = what
+            self.jobs[number] = job
+            self.collect(job, result)
         else:  # END or an error: in its place after the last batch
             self.end = (number, what)
             self.emit_end()

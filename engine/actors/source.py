@@ -96,7 +96,6 @@ class SourceActor(Actor):
                 if kind.static:
                     shape = (length, *kind.shape)  # type: ignore[misc]
                     job.blocks[chain.slot] = graph.executor.buffers.acquire(shape, np.dtype(kind.dtype))
-        graph.shape_mailbox.put((number, job))
         rows = graph.morsel_rows(length)
         failed = frozenset(job.failures)
         for offset in range(0, length, rows):
@@ -104,7 +103,7 @@ class SourceActor(Actor):
                 return
             morsel = columns.morsel(job.start, offset, min(rows, length - offset), failed)
             graph.executor.submit(
-                Task(graph.program, job, morsel, graph.seed, graph.epoch, graph.morsel_done, graph.stopped)
+                Task(graph.program, job, morsel, graph.seed, graph.epoch, graph.morsel_done, graph.part_done, graph.stopped)
             )
 
     def run_inline(self, job: Job, columns: Columns) -> None:
@@ -112,8 +111,7 @@ class SourceActor(Actor):
         graph = self.graph
         morsel = columns.morsel(job.start, 0, job.length, frozenset(job.failures))
         result: MorselResult = run_morsel(graph.program, morsel, {}, graph.seed, graph.epoch, job.inactive)
-        graph.shape_mailbox.put((job.number, job))
-        graph.shape_mailbox.put((job.number, result))
+        graph.shape_mailbox.put((job.number, (job, result)))
 
 
 class Columns:

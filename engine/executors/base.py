@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from ..batch import Job
@@ -16,6 +16,8 @@ from ..physical import MorselResult, Program
 class Task:
     """One morsel to work on.
 
+    A task may be cut into its records: `part_done` takes the results of all but the last of them.
+
     `done` is called exactly once, from some thread of the pool, with the result or with the exception that a bug
     raised; it must not block. A task whose `stopped()` is true may be dropped without a call.
     """
@@ -26,7 +28,16 @@ class Task:
     seed: int
     epoch: int
     done: Callable[[Job, MorselResult | BaseException], None]
+    part_done: Callable[[Job, MorselResult | BaseException], None]
     stopped: Callable[[], bool]
+
+    def records(self) -> list[Task]:
+        """The same work, one record a task."""
+        last = self.morsel.length - 1
+        return [
+            replace(self, morsel=self.morsel.record(i), done=self.done if i == last else self.part_done)
+            for i in range(self.morsel.length)
+        ]
 
     def blocks(self) -> dict[str, Block]:
         """The batch buffers this morsel writes into, by slot."""
@@ -39,7 +50,9 @@ class Executor(Protocol):
     workers: int
     buffers: BufferPool
     splits: int
-    """Morsels per worker that a batch is cut into: more keep the workers even, fewer cost less per record."""
+    """Morsels per worker that the work is cut into: more keep the workers even, fewer cost less per record."""
+    pools_batches: bool
+    """Whether the work that is cut is all batches in flight, rather than each batch by itself."""
     morsel_rows: int
     """Records of the largest morsel."""
 

@@ -14,6 +14,7 @@ import struct
 from typing import Any
 
 _WORD = struct.Struct("<Q")
+_CHUNK = 1 << 16
 _DESCRIPTORS = 253
 """Most descriptors that Linux lets travel with one message."""
 
@@ -26,15 +27,14 @@ def send(channel: socket.socket, header: Any, parts: tuple[Any, ...] = (), descr
     """
     blobs = [pickle.dumps(header, protocol=5), *parts]
     lengths = b"".join(_WORD.pack(n) for n in (len(blobs), len(descriptors), *map(len, blobs)))
-    if descriptors:
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
-        sent = channel.sendmsg([lengths], rights)
-        if sent < len(lengths):
-            channel.sendall(lengths[sent:])
-    else:
-        channel.sendall(lengths)
-    for blob in blobs:
-        channel.sendall(blob)
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
+    # One system call for all of it: each gives up the GIL, and a busy trainer takes milliseconds to hand it back.
+    buffers = [memoryview(b).cast("B") for b in (lengths, *blobs) if len(b)]
+    sent = channel.sendmsg(buffers, rights)
+    for buffer in buffers:
+        if sent < len(buffer):
+            channel.sendall(buffer[sent:])
+        sent = max(0, sent - len(buffer))
 
 
 def receive(channel: socket.socket) -> tuple[Any, list[bytearray], list[int]]:
@@ -69,3 +69,37 @@ def _exactly(channel: socket.socket, count: int) -> bytearray:
             raise EOFError("the other process ended in the middle of a message")
         done += got
     return data
+
+
+class Inbox:
+    """Receives messages without descriptors, taking whatever has arrived in one system call."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel = channel
+        self._data = bytearray()
+
+    def receive(self) -> tuple[Any, list[bytearray]]:
+        """Wait for one message: (header, parts).
+
+        Raises:
+            EOFError: the other side is gone.
+        """
+        head = _WORD.size * 2
+        self._fill(head)
+        count = _WORD.unpack_from(self._data, 0)[0]
+        self._fill(start := head + _WORD.size * count)
+        lengths = [_WORD.unpack_from(self._data, head + _WORD.size * i)[0] for i in range(count)]
+        self._fill(start + sum(lengths))
+        blobs = []
+        for length in lengths:
+            blobs.append(self._data[start : start + length])
+            start += length
+        del self._data[:start]
+        return pickle.loads(blobs[0]), blobs[1:]
+
+    def _fill(self, count: int) -> None:
+        while len(self._data) < count:
+            chunk = self._channel.recv(max(_CHUNK, count - len(self._data)))
+            if not chunk:
+                raise EOFError("the other process is gone")
+            self._data += chunk

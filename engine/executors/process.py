@@ -1,8 +1,8 @@
 """The process executor: forked workers that write into shared batch buffers.
 
 One dispatcher thread per worker sends morsels as Arrow IPC and waits for results; two morsels are under way per worker, so
-that it never waits for the loader. A worker that dies costs the morsel it held (as row errors naming the records) and is
-replaced; the morsel behind it is queued again. Passthrough slots stay here: any Python value may stand in them.
+that it never waits for the loader. A worker that dies is replaced, and what it held is tried again one record at a time:
+the record that kills its worker becomes a row error, the others are delivered. Passthrough slots stay here: any Python value may stand in them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..physical import Failure, MorselResult, Program, run_morsel, uri_of
 from ..rules import SEED_FIELD
 from ..settings import cpu_workers
 from .base import Task
-from .channel import receive, send
+from .channel import Inbox, send
 from .forkserver import ForkServer
 from .worker import BlockAddress, RunRequest
 
@@ -36,8 +36,9 @@ _MAPPINGS = 64
 class ProcessExecutor:
     """The workers of one loader."""
 
-    splits = 1  # a message costs a fraction of a millisecond; `prefetch` batches in flight keep the workers even
+    splits = 2  # a message costs a fraction of a millisecond, more when the trainer keeps the GIL
     morsel_rows = 64
+    pools_batches = True
 
     def __init__(self, program: Program) -> None:
         import cloudpickle
@@ -113,6 +114,7 @@ class _Link:
     def __init__(self, executor: ProcessExecutor, number: int) -> None:
         self.executor = executor
         self.pid, self.channel = executor.fork()
+        self.inbox = Inbox(self.channel)
         self.mapped: OrderedDict[int, None] = OrderedDict()
         self.outstanding: deque[Task] = deque()
         self.thread = threading.Thread(target=self._serve, name=f"dataio-dispatcher-{number}", daemon=True)
@@ -190,7 +192,7 @@ class _Link:
 
     def _receive(self) -> None:
         try:
-            result, _, _ = receive(self.channel)
+            result, _ = self.inbox.receive()
         except (EOFError, OSError):
             if not self.executor._closing.is_set():
                 self._replace()
@@ -212,7 +214,7 @@ class _Link:
         result.counters.update(kept.counters)
 
     def _replace(self) -> None:
-        """The worker died: its morsel becomes row errors, what was behind it is queued again."""
+        """The worker died: what it held is tried again record by record, so that only the record that kills is lost."""
         victim = self.outstanding.popleft()
         waiting = list(self.outstanding)
         self.outstanding.clear()
@@ -221,8 +223,13 @@ class _Link:
         self.mapped.clear()
         for task in waiting:
             self.executor.submit(task)
-        victim.done(victim.job, lost(victim, pid))
+        if victim.morsel.length > 1:
+            for task in victim.records():
+                self.executor.submit(task)
+        else:
+            victim.done(victim.job, lost(victim, pid))
         self.pid, self.channel = self.executor.fork()
+        self.inbox = Inbox(self.channel)
 
 
 def without(morsel: Morsel, names: frozenset[str]) -> Morsel:

@@ -69,6 +69,7 @@ class ThreadExecutor:
     """A loader's share of the process-wide pool."""
 
     splits = 4
+    pools_batches = False
     morsel_rows = 16
 
     def __init__(self) -> None:

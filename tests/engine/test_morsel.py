@@ -128,7 +128,8 @@ def test_struct_of_bytes_is_a_view() -> None:
 
 
 def test_views_of_a_received_message_are_not_copied() -> None:
-    message, rest = Morsel(0, 0, 1, objects={"x": [b"abcdef" * 100]}).to_ipc()
+    batch = pa.record_batch({"x": pa.array([b"abcdef" * 100])})
+    message, rest = Morsel(0, 0, 1, batch=batch).to_ipc()
     received = bytearray(message)
     view = Morsel.from_ipc(received, rest).values("x")[0]
     assert np.shares_memory(np.frombuffer(view, np.uint8), np.frombuffer(received, np.uint8))
