@@ -24,7 +24,7 @@ from .engine.run import Graph, RunOptions
 from .engine.settings import default_executor
 from .engine.stats import RunStats
 from .io.resolve import read_source
-from .outputs import find_adapter, on_device
+from .outputs import find_adapter, on_device, pinned
 
 if TYPE_CHECKING:
     from .pipelines import BoundPipeline
@@ -50,12 +50,14 @@ def make_loader(
 ) -> DataLoader:
     """Check the run options and make the loader; see `BoundPipeline.run`."""
     name, adapter = find_adapter(output)
+    if device is not None and not isinstance(device, str):
+        raise TypeError(f"device must be a str, got {device!r}")
+    _check_pinning(pin_memory)
+    if name == "torch" and (pin_memory is True or (pin_memory == "auto" and str(device).startswith("cuda"))):
+        adapter = pinned(adapter)
     if device is not None:
-        if not isinstance(device, str):
-            raise TypeError(f"device must be a str, got {device!r}")
         adapter = on_device(name, adapter, device)
     _choice("ragged", ragged, "list", "error", "skip")
-    _check_pinning(pin_memory)
     if not isinstance(log_errors, bool) and not callable(log_errors):
         raise TypeError(f"log_errors must be a bool or a callable, got {log_errors!r}")
     if context is not None and not callable(context):

@@ -139,6 +139,11 @@ def _exported(function: Adapter) -> Adapter:
     return lambda array: function(DlpackTensor(array))
 
 
+def pinned(adapter: Adapter) -> Adapter:
+    """The torch adapter followed by a copy into page-locked memory, from which a GPU copies without waiting."""
+    return lambda array: adapter(array).pin_memory()
+
+
 def on_device(name: str, adapter: Adapter, device: str) -> Adapter:
     """The adapter followed by a move to `device`.
 
