@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -16,8 +17,8 @@ from .engine.executors.base import Executor
 from .engine.explain import explain
 from .engine.physical import Program, compile_chain
 from .engine.plan import Batch as BatchNode
-from .engine.plan import Collate, MapBatches, Plan, Scan, Slots, walk
-from .engine.registry import BatchTransform
+from .engine.plan import Collate, Filter, GroupBy, Limit, MapBatches, Plan, Scan, Slots, walk
+from .engine.registry import BatchTransform, process_setups
 from .engine.rewrite import Rewritten
 from .engine.rules import optimize
 from .engine.run import Graph, RunOptions
@@ -217,7 +218,7 @@ class DataLoader:
             self._optimised = optimize(self._logical)
         if self._program is None:
             slots = next(n for n in walk(self._optimised.plan) if isinstance(n, Slots))
-            self._program = Program(tuple(compile_chain(c) for c in slots.chains), read_source)
+            self._program = Program(tuple(compile_chain(c) for c in slots.chains), read_source, process_setups())
         return self._program, self._optimised.plan
 
     def __len__(self) -> int:
@@ -323,8 +324,6 @@ class LoaderIterator:
         return self
 
     def __next__(self) -> Any:
-        import time
-
         stats = self._graph.stats
         if self._busy_since:
             stats.consumer_busy_ns += time.perf_counter_ns() - self._busy_since
@@ -366,8 +365,6 @@ def _log_row(error: dict[str, Any]) -> None:
 
 def _record_count(plan: Plan) -> int | None:
     """Records per epoch, when no stage makes it unknowable."""
-    from .engine.plan import Filter, GroupBy, Limit
-
     count: int | None = None
     for node in reversed(list(walk(plan))):
         match node:

@@ -10,7 +10,7 @@ from .engine.errors import unknown_columns
 from .engine.explain import explain
 from .engine.expr import Cond
 from .engine.plan import Filter, Limit, MapRecords, Plan, Scan, Select, walk
-from .engine.records import _rows
+from .engine.records import rows_below
 from .engine.rules import optimize
 
 if TYPE_CHECKING:
@@ -51,10 +51,10 @@ class Query:
 
     def collect(self) -> list[dict[str, Any]]:
         """The rows."""
-        return list(_rows(optimize(self.plan).plan))
+        return list(rows_below(optimize(self.plan).plan))
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        return _rows(optimize(self.plan).plan)
+        return rows_below(optimize(self.plan).plan)
 
     def explain(self) -> str:
         """The plan as written, the rules that fired, the plan as it runs."""

@@ -24,7 +24,7 @@ class Mark(Enum):
 
 
 class Mailbox:
-    """A queue that holds at most `capacity` messages (marks not counted)."""
+    """A queue that holds at most `capacity` messages (marks and errors, which end the stream, not counted)."""
 
     __slots__ = ("_queue", "capacity", "high", "name")
 
@@ -36,7 +36,7 @@ class Mailbox:
 
     def put(self, message: Any) -> None:
         depth = self._queue.qsize()
-        if depth >= self.capacity and not isinstance(message, Mark):
+        if depth >= self.capacity and not isinstance(message, (Mark, BaseException)):
             raise InternalError(f"mailbox {self.name} holds {depth} of {self.capacity} messages: a credit was lost")
         if depth >= self.high:
             self.high = depth + 1

@@ -10,13 +10,10 @@ import math
 import numbers
 import types
 import typing
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeAlias, Union
 
 from .expr import Col, ConstValue, ParamRef
-
-Check: TypeAlias = Callable[[str, Any], Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -459,7 +459,3 @@ def field_getter(record: Any) -> Callable[[str], Any]:
     if isinstance(record, Mapping):
         return record.get
     return lambda name: getattr(record, name, None)
-
-
-def all_columns(conds: Iterable[Cond]) -> frozenset[str]:
-    return frozenset().union(*(c.columns() for c in conds))

@@ -225,6 +225,7 @@ class Program:
 
     chains: tuple[ChainProgram, ...]
     reader: Reader
+    process_setups: tuple[Callable[[], None], ...] = ()
 
     @property
     def setups(self) -> tuple[Callable[[], None], ...]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from .expr import Cond, all_columns
+from .expr import Cond
 from .registry import Decoder, OpCall, Transform
 from .source import ColumnarSource, Source
 
@@ -177,11 +177,6 @@ class MapBatches(Plan):
 
     input: Plan
     function: Callable[[Any], Any]
-
-
-def predicate_columns(plan: Plan) -> frozenset[str]:
-    """The fields that the expression filters of a plan read."""
-    return all_columns(n.condition for n in walk(plan) if isinstance(n, Filter) and isinstance(n.condition, Cond))
 
 
 def needs_records(plan: Plan) -> bool:

@@ -63,9 +63,9 @@ def units(shape: Shape) -> Iterator[Unit]:
         maps = _row_maps(below)
         while isinstance(below, MapRecords):  # they are for the inner records
             below = below.input
-        yield from _collate(_rows(below), maps)
+        yield from _collate(rows_below(below), maps)
         return
-    rows = _rows(below)
+    rows = rows_below(below)
     if isinstance(shape, Batch):
         yield from _cut_rows(rows, shape.size, shape.drop_last)
     elif isinstance(shape, GroupBy):
@@ -109,19 +109,19 @@ def rows_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
     return (dict(zip(names, row)) for row in zip(*columns))
 
 
-def _rows(plan: Plan) -> Iterator[Any]:
+def rows_below(plan: Plan) -> Iterator[Any]:
     """The records that reach the slots (a Collate's inner maps are applied later)."""
     match plan:
         case Scan():
             return _scan_rows(plan)
         case Filter(input=below, condition=condition):
-            return _filtered(_rows(below), condition)
+            return _filtered(rows_below(below), condition)
         case MapRecords(input=below, function=function):
-            return _mapped(_rows(below), function)
+            return _mapped(rows_below(below), function)
         case Limit(input=below, count=count, offset=offset):
-            return islice(_rows(below), offset, None if count is None else offset + count)
+            return islice(rows_below(below), offset, None if count is None else offset + count)
         case Select(input=below, columns=columns):
-            return ({name: row[name] for name in columns} for row in _rows(below))
+            return ({name: row[name] for name in columns} for row in rows_below(below))
     raise InternalError(f"{type(plan).__name__} cannot stand below the slots")
 
 

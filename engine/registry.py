@@ -288,6 +288,7 @@ Fusion: TypeAlias = Callable[[OpCall, OpCall], "tuple[OpCall, ...] | None"]
 _lock = threading.RLock()
 _specs: dict[tuple[OpKind, str], OpSpec] = {}
 _fusions: dict[str, Fusion] = {}
+_process_setups: list[Callable[[], None]] = []
 _providers: list[str] = ["dataio.formats"]
 _loaded: set[str] = set()
 
@@ -454,6 +455,19 @@ def specs(kind: OpKind | None = None) -> Iterator[OpSpec]:
 def slot_methods() -> dict[str, OpSpec]:
     """Slot method name to op."""
     return {s.method: s for s in specs() if s.method is not None}
+
+
+def register_process_setup(function: Callable[[], None]) -> Callable[[], None]:
+    """Declare what each worker process calls once before any op, such as limits on a library's own threads."""
+    if function not in _process_setups:
+        _process_setups.append(function)
+    return function
+
+
+def process_setups() -> tuple[Callable[[], None], ...]:
+    """The functions declared by `register_process_setup`."""
+    _load_providers()
+    return tuple(_process_setups)
 
 
 def provide_ops(module: str) -> None:

@@ -150,7 +150,7 @@ class Graph:
         """A bug, in an actor or a worker: stop and raise at the consumer."""
         if not self._stopping.is_set():
             self._stopping.set()
-            self.delivery._queue.put(error)
+            self.delivery.put(error)
 
     # ---------------------------------------------------------------- called by the consumer
 

@@ -40,6 +40,7 @@ class TensorType:
         )
 
     def with_shape(self, shape: Shape | None) -> TensorType:
+        """The same dtype and layout in another shape."""
         return replace(self, shape=shape)
 
     def __str__(self) -> str:

@@ -6,6 +6,9 @@ Importing an op module is light: image and tensor libraries are imported by the 
 from __future__ import annotations
 
 import importlib
+import sys
+
+from ..engine.registry import register_process_setup
 
 OP_MODULES = (
     "raw",
@@ -24,3 +27,16 @@ def load_ops() -> None:
     """Import every module that declares ops; the registry calls this on its first look-up."""
     for module in OP_MODULES:
         importlib.import_module(f"{__name__}.{module}")
+
+
+@register_process_setup
+def one_thread_per_library() -> None:
+    """In a worker process the workers are the parallelism: OpenCV and torch keep to one thread each.
+
+    OpenCV is imported for it: it takes no limit ahead. torch is there already if some op needs it.
+    """
+    import cv2
+
+    cv2.setNumThreads(1)
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)

@@ -180,3 +180,24 @@ def test_any_cut_concatenates_to_the_same(size: int, prefetch: int, count: int, 
         patch.setenv("DATAIO_CPU_WORKERS", str(count))
         got = passes(stages, make(), workers=workers, size=size, prefetch=prefetch, order=order, epochs=1)
         assert got == passes(stages, make(), workers="thread", size=COUNT, epochs=1)
+
+
+def test_libraries_keep_to_one_thread_in_a_worker_process() -> None:
+    """OpenCV is imported after the worker has started: a limit on loaded modules alone missed it."""
+
+    def threads(record: dict[str, Any]) -> Any:
+        import cv2
+
+        return cv2.getNumThreads()
+
+    from dataio.engine import registry
+    from dataio.engine.schema import OBJECT, TensorType
+
+    key = ("decoder", "opencv_threads_probe")
+    dataio.register_op(key[1], kind="decoder", infer=lambda given: TensorType(None, OBJECT))(lambda value: threads({}))
+    try:
+        plan = dataio.pipeline(getattr(dataio.slot("x"), f"decode_{key[1]}")(), dataio.batch(2))
+        with plan.bind([{"x": b"a"}] * 2).run("numpy", workers="process") as loader:
+            assert next(iter(loader))["x"] == [1, 1]
+    finally:
+        registry._specs.pop(key)  # type: ignore[call-overload]

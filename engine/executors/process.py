@@ -51,8 +51,8 @@ class ProcessExecutor:
         self._failure: BaseException | None = None
         self._serving = self.workers
         kept = tuple(c for c in program.chains if c.whole_column and not c.reads)
-        self.kept = Program(kept, program.reader)
-        sent = Program(tuple(c for c in program.chains if c not in kept), program.reader)
+        self.kept = replace(program, chains=kept)
+        sent = replace(program, chains=tuple(c for c in program.chains if c not in kept))
         self.unsent = frozenset(c.slot for c in kept) - {*sent.fields, SEED_FIELD}
         self._server = ForkServer(cloudpickle.dumps(sent, protocol=5))
         try:

@@ -1,6 +1,6 @@
 """What runs in a worker process: receive a morsel, run the same code as a thread would, write into shared memory.
 
-Protocol (see `channel`), from the loader: `("run", ...)` with the morsel as Arrow IPC and pickled rest; descriptors of
+Protocol (see `channel`), from the loader: a `RunRequest`, then the morsel as Arrow IPC and pickled rest; descriptors of
 buffers this worker has not mapped yet come with it. Back: the pickled `MorselResult`, or the exception of a bug.
 """
 
@@ -50,7 +50,7 @@ class RunRequest:
 
 def work(channel: socket.socket, program: Program) -> None:
     """Serve morsels until the loader closes its end."""
-    for setup in program.setups:
+    for setup in (*program.process_setups, *program.setups):
         setup()
     mappings: dict[int, mmap.mmap] = {}
     inbox: SimpleQueue[tuple[Any, list[bytearray], list[int]] | BaseException] = SimpleQueue()
@@ -129,7 +129,6 @@ def child(channel: socket.socket, program: Program) -> Any:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the trainer, which then closes the channel
     code = 1
     try:
-        _one_thread()
         work(channel, program)
         code = 0
     except BaseException:
@@ -138,15 +137,3 @@ def child(channel: socket.socket, program: Program) -> Any:
         traceback.print_exc()
     finally:
         os._exit(code)
-
-
-def _one_thread() -> None:
-    """Libraries that were loaded get one thread each: the workers are the parallelism."""
-    import sys
-
-    cv2 = sys.modules.get("cv2")
-    if cv2 is not None:
-        cv2.setNumThreads(1)
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        torch.set_num_threads(1)

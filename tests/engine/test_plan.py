@@ -23,7 +23,6 @@ from dataio.engine.plan import (
     Slots,
     input_of,
     needs_records,
-    predicate_columns,
     walk,
 )
 from dataio.engine.registry import lookup
@@ -122,10 +121,6 @@ def test_what_a_chain_reads() -> None:
     assert chain.columns() == ("a", "z", "h", "w")
     assert Slots(Scan(as_source([])), (chain,)).columns() == ("image", "a", "z", "h", "w")
 
-
-def test_predicate_columns() -> None:
-    plan = dataio.scan(TABLE).filter(cond.col("width").gt(1)).filter(wide).filter(cond.col("label").eq(1)).plan
-    assert predicate_columns(plan) == {"width", "label"}
 
 
 @pytest.mark.parametrize(
