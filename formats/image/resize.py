@@ -226,16 +226,10 @@ def _pillow_window(
         "bicubic": Image.Resampling.BICUBIC,
         "lanczos": Image.Resampling.LANCZOS,
     }
-    if interp != "bilinear" and (window.h, window.w) != full:
-        # Pillow chooses which axis goes first by the cost of the box, and kernels with negative lobes clip between the
-        # passes: the same pixels could come out several levels away. Resize it all, then cut.
-        resized = np.asarray(picture.resize((full[1], full[0]), filters[interp]))
-        resized = resized[window.y : window.y + window.h, window.x : window.x + window.w]
-    else:
-        sy, sx = height / full[0], width / full[1]
-        right, bottom = min((window.x + window.w) * sx, width), min((window.y + window.h) * sy, height)
-        box = (window.x * sx, window.y * sy, right, bottom)
-        resized = np.asarray(picture.resize((window.w, window.h), filters[interp], box=box))
+    # All of it, then the cut: for a box Pillow may take the axes in the other order, and rounding and clipping between the
+    # passes put the same pixels more than one level away.
+    resized = np.asarray(picture.resize((full[1], full[0]), filters[interp]))
+    resized = resized[window.y : window.y + window.h, window.x : window.x + window.w]
     np.copyto(out, resized.reshape(out.shape))
 
 
