@@ -46,8 +46,8 @@ def resolver(module: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]
 def factory(spec: OpSpec) -> Callable[..., OpCall]:
     """The function that checks an op's arguments and makes its call."""
 
-    def make(**arguments: Any) -> OpCall:
-        return spec.call(**arguments)
+    def make(*args: Any, **kwargs: Any) -> OpCall:
+        return spec.call(**spec.bind(spec.name, (), args, kwargs))
 
     dress(make, spec, spec.name, spec.signature, CALL_NAMES[spec.kind])
     make.__module__ = f"dataio.{MODULES[spec.kind]}"

@@ -67,14 +67,7 @@ def calls(spec: OpSpec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[
     if spec.method_function is not None:
         made = spec.method_function(*args, **kwargs)
         return (made,) if isinstance(made, OpCall) else tuple(made)
-    if len(args) > len(spec.positional):
-        allowed = f"at most {len(spec.positional)}" if spec.positional else "no"
-        raise TypeError(f"{spec.method}() takes {allowed} arguments by position; name the others")
-    given = dict(zip(spec.positional, args))
-    for name, value in kwargs.items():
-        if name in given:
-            raise TypeError(f"{spec.method}() got the argument {name!r} twice")
-        if name in spec.method_hides:
-            raise TypeError(f"{spec.method}() has no argument {name!r}; the factory {spec.name}() has")
-        given[name] = value
+    given = spec.bind(str(spec.method), spec.positional, args, kwargs)
+    if hidden := next((name for name in given if name in spec.method_hides), None):
+        raise TypeError(f"{spec.method}() has no argument {hidden!r}; the factory {spec.name}() has")
     return (spec.call(**{**spec.method_defaults, **given}),)

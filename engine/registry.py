@@ -26,6 +26,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 OpKind: TypeAlias = Literal["decoder", "transform", "batch_transform"]
 KernelKind: TypeAlias = Literal["out", "batched", "original_hw", "setup"]
 Infer: TypeAlias = Callable[..., TensorType]
+Reads: TypeAlias = bool | Literal["ranges"]
 
 INJECTED = ("rng", "layout")
 """Parameters the engine fills in: the record's random generator, the image layout of the value."""
@@ -158,12 +159,14 @@ class OpSpec:
         infer: `infer(type, **arguments) -> TensorType` for literal arguments; an argument that varies per
             record is passed as None. None: nothing is known of the output.
         random: draws from the record's stream (parameter `rng`, a `numpy.random.Generator`).
-        reads: decoders only: False gets the slot's value as it stands in the record.
+        reads: decoders only: False gets the slot's value as it stands in the record, "ranges" an
+            `engine.source.RangeReader` instead of all bytes.
         kernels: optional faster forms, see `register_kernel`.
         internal: arguments that only rewrite rules set; no signature, stub or table shows them.
         method: name of the slot method, None for none; `method_function` is a hand-written one, for the few
             whose signature differs from the op's; `method_defaults` are other defaults of the slot method;
             `positional` parameters may be given by position there.
+        positional_only: parameters that factory and method take by position only, first.
     """
 
     name: str
@@ -173,13 +176,14 @@ class OpSpec:
     takes: Takes = field(default_factory=Takes)
     infer: Infer | None = None
     random: bool = False
-    reads: bool = True
+    reads: Reads = True
     hidden: bool = False
     internal: tuple[str, ...] = ()
     method: str | None = None
     method_function: Callable[..., Any] | None = None
     method_defaults: dict[str, Any] = field(default_factory=dict)
     positional: tuple[str, ...] = ()
+    positional_only: tuple[str, ...] = ()
     kernels: dict[KernelKind, Callable[..., Any]] = field(default_factory=dict)
 
     @cached_property
@@ -207,13 +211,22 @@ class OpSpec:
 
     @cached_property
     def signature(self) -> inspect.Signature:
-        """The signature of the namespace factory: the op's own, all keyword-only."""
+        """The signature of the namespace factory: the op's own, keyword-only but for `positional_only`."""
         return inspect.Signature(
             [
-                inspect.Parameter(p.name, inspect.Parameter.KEYWORD_ONLY, default=p.default, annotation=p.annotation)
-                for p in self.public_parameters
+                inspect.Parameter(p.name, self._parameter_kind(p.name), default=p.default, annotation=p.annotation)
+                for p in self._ordered(self.positional_only)
             ]
         )
+
+    def _ordered(self, first: tuple[str, ...]) -> list[Parameter]:
+        """The public parameters, those of `first` in front."""
+        return sorted(self.public_parameters, key=lambda p: first.index(p.name) if p.name in first else len(first))
+
+    def _parameter_kind(self, name: str) -> Any:
+        if name in self.positional_only:
+            return inspect.Parameter.POSITIONAL_ONLY
+        return inspect.Parameter.KEYWORD_ONLY
 
     @property
     def public_parameters(self) -> tuple[Parameter, ...]:
@@ -225,14 +238,14 @@ class OpSpec:
         """The signature of the slot method (without self)."""
         if self.method_function is not None:
             return inspect.signature(self.method_function, eval_str=True)
-        ordered = sorted(self.public_parameters, key=lambda p: p.name not in self.positional)
+        ordered = self._ordered((*self.positional_only, *self.positional))
         return inspect.Signature(
             [
                 inspect.Parameter(
                     p.name,
                     inspect.Parameter.POSITIONAL_OR_KEYWORD
                     if p.name in self.positional
-                    else inspect.Parameter.KEYWORD_ONLY,
+                    else self._parameter_kind(p.name),
                     default=self.method_defaults.get(p.name, p.default),
                     annotation=p.annotation,
                 )
@@ -242,6 +255,25 @@ class OpSpec:
         )
 
     method_hides: tuple[str, ...] = ()
+
+    def bind(self, what: str, positional: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The arguments by name, of a factory or method `what` that takes `positional_only` and `positional` in order.
+
+        Raises:
+            TypeError: too many positions, a name twice, or a positional-only argument by name.
+        """
+        places = (*self.positional_only, *positional)
+        if len(args) > len(places):
+            allowed = f"at most {len(places)}" if places else "no"
+            raise TypeError(f"{what}() takes {allowed} arguments by position; name the others")
+        given = dict(zip(places, args))
+        for name, value in kwargs.items():
+            if name in given:
+                raise TypeError(f"{what}() got the argument {name!r} twice")
+            if name in self.positional_only:
+                raise TypeError(f"{what}() takes {name!r} by position only")
+            given[name] = value
+        return given
 
     def call(self, **arguments: Any) -> OpCall:
         """Check the arguments and make the call.
@@ -315,13 +347,14 @@ def register_op(
     takes: Takes | None = None,
     infer: Infer | None = None,
     random: bool = False,
-    reads: bool = True,
+    reads: Reads = True,
     hidden: bool = False,
     internal: tuple[str, ...] = (),
     method: str | Callable[..., Any] | Literal["auto"] | None = "auto",
     method_defaults: dict[str, Any] | None = None,
     method_hides: tuple[str, ...] = (),
     positional: tuple[str, ...] = (),
+    positional_only: tuple[str, ...] = (),
 ) -> Callable[[F], F]:
     """Declare a function as an op; the function itself is returned unchanged.
 
@@ -336,10 +369,12 @@ def register_op(
         takes: dtypes, layouts, channel counts and ranks that the op accepts.
         infer: output type from input type and arguments, so that batches are allocated ahead.
         random: the op draws from `rng`.
-        reads: decoders: False to get the slot's Python value instead of bytes.
+        reads: decoders: False to get the slot's Python value instead of bytes, "ranges" to get an open
+            `RangeReader`, for files of which one record needs a small part.
         hidden: made by rewrite rules only: no factory, no method.
         internal: arguments that only rewrite rules set.
         method, method_defaults, method_hides, positional: how the slot method differs from the op.
+        positional_only: arguments that users give by position, in front of the others.
 
     Raises:
         ValueError: an empty name, an unknown kind, or a name that another function has taken.
@@ -377,6 +412,7 @@ def register_op(
             method_defaults=method_defaults or {},
             method_hides=method_hides,
             positional=positional,
+            positional_only=positional_only,
         )
         if spec.method_function is not None:
             spec.method = spec.method_function.__name__
@@ -398,7 +434,9 @@ def register_op(
 def register_kernel(op: str, kernel: KernelKind, *, kind: OpKind = "transform") -> Callable[[F], F]:
     """Add a faster form of an op that is already declared.
 
-    * `"out"`: `fn(value, out, **arguments) -> None` writes the result into `out`, one row of the batch buffer.
+    * `"out"`: `fn(value, out, **arguments) -> None` writes the result into `out`, one row of the batch buffer. A
+      decoder whose output type is not known ahead is offered a row like that of the batch before, and returns False,
+      with nothing written, when its result does not fit.
     * `"batched"`: decoders: `fn(values, **arguments) -> array | None` turns a list of bytes-like sources into one
       stacked array `[n, ...]`, or a list of row values; None when this column needs the per-row form.
     * `"original_hw"`: decoders: `fn(data, value, **arguments) -> (h, w)`, the size before any transform.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Hashable, Iterator
+from typing import TYPE_CHECKING, Any, Protocol
 
 from .expr import Cond
 
@@ -45,3 +45,25 @@ class ColumnarSource(Source):
     ) -> Iterator[pa.RecordBatch]:
         """A fresh iterator over one epoch: rows that satisfy `predicate`, then `offset` skipped and `limit` kept,
         with only `columns` (None: all) and in that order. Row order is the source's."""
+
+
+class RangeReader(Protocol):
+    """An open source of bytes that is read in parts; what a decoder with `reads="ranges"` gets.
+
+    Attributes:
+        size: bytes in all.
+        identity: equal for readers of the same, unchanged content (path, size, modification time), so that what was
+            learnt from a header may be kept; None when nothing may be kept.
+    """
+
+    size: int
+    identity: Hashable | None
+
+    def read(self, offset: int, length: int) -> bytes | bytearray | memoryview:
+        """Exactly `length` bytes from `offset`; an OSError when the content ends early."""
+
+    def read_into(self, offset: int, out: memoryview) -> None:
+        """Fill `out`, a writable buffer of bytes; an OSError when the content ends early."""
+
+    def close(self) -> None:
+        """Give back what the reader holds."""

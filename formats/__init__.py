@@ -18,7 +18,20 @@ OP_MODULES = (
     "image.resize",
     "image.geometry",
     "image.normalize",
+    "image.color",
+    "image.filter",
+    "image.warp",
+    "image.erase",
+    "image.policy",
     "image.fusions",
+    "audio.decode",
+    "audio.spectral",
+    "weights.safetensors",
+    "weights.torch_zip",
+    "boxes",
+    "tensor",
+    "batch",
+    "control",
 )
 """Modules of this package that declare ops, in the order in which they are imported."""
 

@@ -1,0 +1,1 @@
+"""Audio: the decoder and the spectral transforms."""

@@ -1,0 +1,1 @@
+"""Spectrogram, mel filterbank and MFCC."""

@@ -1,0 +1,1 @@
+"""Erasing parts of an image."""

@@ -1,0 +1,1 @@
+"""Filters: blur, median, sharpen, edges."""

@@ -1,0 +1,1 @@
+"""Padding, patches and noise of tensors."""

@@ -1,0 +1,1 @@
+"""Files of named tensors: safetensors and torch checkpoints."""

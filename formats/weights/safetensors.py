@@ -1,0 +1,1 @@
+"""The `safetensors` decoder."""

@@ -1,0 +1,1 @@
+"""The `pt` decoder: torch zip checkpoints, without running their pickle."""
