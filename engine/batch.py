@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import PurePath
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -79,11 +80,29 @@ class SlotColumn:
     def ragged(self) -> bool:
         return self.dense is None and not self.objects
 
+    def permuted(self, order: Sequence[int], allocate: Allocate) -> SlotColumn:
+        """The rows in this order; a dense column moves into newly allocated memory."""
+        dense = self.dense
+        if dense is not None:
+            dense = np.take(dense, order, axis=0, out=allocate(dense.shape, dense.dtype), mode="clip")
+        rows = None if self.rows is None else [self.rows[i] for i in order]
+        sizes = None if self.sizes is None else [self.sizes[i] for i in order]
+        return replace(self, dense=dense, rows=rows, sizes=sizes)
+
+
+Allocate: TypeAlias = Callable[[tuple[int, ...], Any], np.ndarray]
+"""`allocate(shape, dtype)`: uninitialised memory for a result, from the pool of batch buffers."""
+
 
 class FinishedBatch:
-    """The survivors of one batch, slot by slot, and what became of the others."""
+    """The survivors of one batch, slot by slot, and what became of the others.
 
-    def __init__(self, job: Job, slots: dict[str, SlotColumn], indices: Sequence[int]) -> None:
+    Batches are values: a batch transform makes a new one by `with_slots` or `permuted`, in memory from `allocate`.
+    """
+
+    def __init__(
+        self, job: Job, slots: dict[str, SlotColumn], indices: Sequence[int], allocate: Allocate = np.empty
+    ) -> None:
         self.number = job.number
         self.length = len(indices)
         self.submitted = job.length
@@ -93,6 +112,23 @@ class FinishedBatch:
         self._keys = job.keys
         self._failures = job.failures
         self._context = job.context
+        self.allocate = allocate
+
+    def with_slots(self, slots: dict[str, SlotColumn]) -> FinishedBatch:
+        """The same records with these slots replaced."""
+        changed = copy.copy(self)
+        changed.slots = {**self.slots, **slots}
+        return changed
+
+    def permuted(self, order: Sequence[int]) -> FinishedBatch:
+        """The survivors in another order: every slot, their keys, indices and context; errors stay as they are."""
+        changed = copy.copy(self)
+        for lazy in ("keys", "context"):  # they follow the indices
+            changed.__dict__.pop(lazy, None)
+        rows = [int(i) for i in order]
+        changed.indices = [self.indices[i] for i in rows]
+        changed.slots = {name: column.permuted(rows, self.allocate) for name, column in self.slots.items()}
+        return changed
 
     @cached_property
     def keys(self) -> list[str]:

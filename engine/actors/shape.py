@@ -101,7 +101,7 @@ def assemble(job: Job, graph: Graph) -> FinishedBatch:
         column.sizes = sizes
         slots[slot] = column
     job.blocks = {}
-    return FinishedBatch(job, slots, indices)
+    return FinishedBatch(job, slots, indices, lambda shape, dtype: graph.executor.buffers.acquire(shape, np.dtype(dtype)).array)
 
 
 def close_gaps(array: np.ndarray, indices: Any) -> None:
