@@ -37,6 +37,11 @@ class Dynamic:
     """Marks a parameter that also takes `col(...)`, a bare column name, `param(...)` or `const(...)`."""
 
 
+@dataclass(frozen=True, slots=True)
+class DynamicText(Dynamic):
+    """Marks a text parameter that also takes `col(...)`; a bare string is the text itself."""
+
+
 DYNAMIC = Dynamic()
 
 Size: TypeAlias = Annotated[int, Range(1)]
@@ -47,12 +52,18 @@ Offset: TypeAlias = Annotated[int, Range(0), DYNAMIC]
 """A distance in pixels, at least 0, that may be read from the record."""
 Count: TypeAlias = Annotated[int, Range(0)]
 """A literal count, at least 0."""
+StringKey: TypeAlias = Annotated[str, DynamicText()]
+"""A name that may be read from the record by `col(...)`."""
 Probability: TypeAlias = Annotated[float, Range(0.0, 1.0)]
 Positive: TypeAlias = Annotated[float, Range(0.0, low_open=True)]
 
 
 def is_dynamic_annotation(annotation: Any) -> bool:
     return any(isinstance(m, Dynamic) for m in getattr(annotation, "__metadata__", ()))
+
+
+def is_dynamic_text(annotation: Any) -> bool:
+    return any(isinstance(m, DynamicText) for m in getattr(annotation, "__metadata__", ()))
 
 
 def check_value(annotation: Any, name: str, value: Any) -> Any:
@@ -73,6 +84,8 @@ def check_dynamic(annotation: Any, name: str, value: Any) -> Any:
     """`check_value`, but lets references through: `col`, `param`, and a bare string as a column name."""
     if isinstance(value, ConstValue):
         value = value.value
+    if is_dynamic_text(annotation):
+        return value if isinstance(value, Col) else check_value(annotation, name, value)
     if isinstance(value, (Col, ParamRef)):
         return value
     if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""Expressions: one tree, three readers (a Polars expression, a per-record Python value, canonical JSON).
+"""Expressions: one tree, four readers (a Polars expression, whole columns, a per-record Python value, canonical JSON).
 
 `Col`, `ParamRef` and `ConstValue` are values; everything below `Cond` is a condition. Comparison rules are
 those of `docs/arch.md`, "Conditions": equality is type-aware (1 == 1.0, but True equals only True), ordering
@@ -7,10 +7,13 @@ is defined between two numbers or two strings and false for any other pair, a mi
 
 from __future__ import annotations
 
+import numbers
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from .errors import PlanError, unknown_columns
 
@@ -168,6 +171,18 @@ class Cond:
         """The value for one record: `get(field)` gives a field (None when missing), `array` the decoded row."""
         raise NotImplementedError
 
+    def over(self, column: Callable[[str], Sequence[Any]], length: int) -> np.ndarray:
+        """bool[length], one value per row: `column(field)` gives a field's values (None where missing).
+
+        Raises:
+            TypeError: a value that is no bool, number, str or None.
+        """
+        raise NotImplementedError
+
+    def needs_tensor(self) -> bool:
+        """True when `shape` or `ndim` stands in it, which are known after decoding."""
+        return False
+
     def to_polars(self, schema: Mapping[str, pl.DataType]) -> pl.Expr:
         """The same condition as a Polars expression over columns of those names and types.
 
@@ -205,6 +220,20 @@ def _is_number(value: Any) -> bool:
     return not isinstance(value, bool) and hasattr(value, "__lt__") and hasattr(value, "__float__")
 
 
+def _checked_values(of: Col, column: Callable[[str], Sequence[Any]]) -> tuple[Sequence[Any], set[type]]:
+    """A column's values and their Python types."""
+    values = column(of.field)
+    kinds = set(map(type, values))
+    for kind in kinds - _PLAIN_KINDS:
+        if not issubclass(kind, (bool, int, float, str, np.generic, numbers.Number)):
+            raise TypeError(f"a condition reads field {of.field!r}, which holds a {kind.__name__}: it takes bool, numbers, str or None")
+    return values, kinds
+
+
+_PLAIN_KINDS = {bool, int, float, str, type(None)}
+_NUMBERS = {int, float}
+
+
 def _dtype(of: Col, schema: Mapping[str, pl.DataType]) -> pl.DataType:
     if of.field not in schema:
         raise unknown_columns([of.field], schema, reader=f"the condition on {of}")
@@ -228,6 +257,10 @@ class Truthy(Cond):
 
     def of_record(self, get: Callable[[str], Any], array: Any = None) -> bool:
         return bool(get(self.of.field))
+
+    def over(self, column: Callable[[str], Sequence[Any]], length: int) -> np.ndarray:
+        values, _ = _checked_values(self.of, column)
+        return np.fromiter(map(bool, values), np.bool_, length)
 
     def to_polars(self, schema: Mapping[str, pl.DataType]) -> pl.Expr:
         from .polars_terms import truthy
@@ -260,6 +293,14 @@ class Compare(Cond):
     def of_record(self, get: Callable[[str], Any], array: Any = None) -> bool:
         return compare(self.op, get(self.of.field), self.value)
 
+    def over(self, column: Callable[[str], Sequence[Any]], length: int) -> np.ndarray:
+        values, kinds = _checked_values(self.of, column)
+        own = type(self.value)
+        if (kinds <= _NUMBERS and own in _NUMBERS) or (kinds == {str} and own is str):
+            test, value = COMPARISONS[self.op], self.value  # every pair is comparable as it is
+            return np.fromiter((test(v, value) for v in values), np.bool_, length)
+        return np.fromiter((compare(self.op, v, self.value) for v in values), np.bool_, length)
+
     def to_polars(self, schema: Mapping[str, pl.DataType]) -> pl.Expr:
         from .polars_terms import comparison
 
@@ -281,6 +322,9 @@ class IsNull(Cond):
 
     def of_record(self, get: Callable[[str], Any], array: Any = None) -> bool:
         return get(self.of.field) is None
+
+    def over(self, column: Callable[[str], Sequence[Any]], length: int) -> np.ndarray:
+        return np.fromiter((v is None for v in column(self.of.field)), np.bool_, length)
 
     def to_polars(self, schema: Mapping[str, pl.DataType]) -> pl.Expr:
         import polars as pl
@@ -309,6 +353,9 @@ class IsIn(Cond):
     def of_record(self, get: Callable[[str], Any], array: Any = None) -> bool:
         found = get(self.of.field)
         return any(compare("eq", found, value) for value in self.values)
+
+    def over(self, column: Callable[[str], Sequence[Any]], length: int) -> np.ndarray:
+        return AnyOf(tuple(Compare(self.of, "eq", value) for value in self.values)).over(column, length)
 
     def to_polars(self, schema: Mapping[str, pl.DataType]) -> pl.Expr:
         return AnyOf(tuple(Compare(self.of, "eq", value) for value in self.values)).to_polars(schema)
@@ -352,6 +399,12 @@ class Measure(Cond):
             return False
         return bool(found) if self.op is None else COMPARISONS[self.op](found, self.value)
 
+    def over(self, column: Callable[[str], Sequence[Any]], length: int) -> np.ndarray:
+        raise PlanError(f"{self} needs a decoded tensor; it cannot stand in skip_when or active_when")
+
+    def needs_tensor(self) -> bool:
+        return True
+
     def to_polars(self, schema: Mapping[str, pl.DataType]) -> pl.Expr:
         raise PlanError(f"{self} needs a decoded tensor; it cannot filter rows of a table")
 
@@ -374,6 +427,12 @@ class Not(Cond):
     def of_record(self, get: Callable[[str], Any], array: Any = None) -> bool:
         return not self.inner.of_record(get, array)
 
+    def over(self, column: Callable[[str], Sequence[Any]], length: int) -> np.ndarray:
+        return ~self.inner.over(column, length)
+
+    def needs_tensor(self) -> bool:
+        return self.inner.needs_tensor()
+
     def to_polars(self, schema: Mapping[str, pl.DataType]) -> pl.Expr:
         return ~self.inner.to_polars(schema)
 
@@ -395,6 +454,15 @@ class All(Cond):
 
     def of_record(self, get: Callable[[str], Any], array: Any = None) -> bool:
         return all(c.of_record(get, array) for c in self.children)
+
+    def over(self, column: Callable[[str], Sequence[Any]], length: int) -> np.ndarray:
+        found = np.full(length, True)
+        for child in self.children:
+            np.logical_and(found, child.over(column, length), out=found)
+        return found
+
+    def needs_tensor(self) -> bool:
+        return any(c.needs_tensor() for c in self.children)
 
     def to_polars(self, schema: Mapping[str, pl.DataType]) -> pl.Expr:
         import polars as pl
@@ -420,6 +488,15 @@ class AnyOf(Cond):
     def of_record(self, get: Callable[[str], Any], array: Any = None) -> bool:
         return any(c.of_record(get, array) for c in self.children)
 
+    def over(self, column: Callable[[str], Sequence[Any]], length: int) -> np.ndarray:
+        found = np.full(length, False)
+        for child in self.children:
+            np.logical_or(found, child.over(column, length), out=found)
+        return found
+
+    def needs_tensor(self) -> bool:
+        return any(c.needs_tensor() for c in self.children)
+
     def to_polars(self, schema: Mapping[str, pl.DataType]) -> pl.Expr:
         import polars as pl
 
@@ -442,6 +519,9 @@ class ConstCond(Cond):
     def of_record(self, get: Callable[[str], Any], array: Any = None) -> bool:
         return self.value
 
+    def over(self, column: Callable[[str], Sequence[Any]], length: int) -> np.ndarray:
+        return np.full(length, self.value)
+
     def to_polars(self, schema: Mapping[str, pl.DataType]) -> pl.Expr:
         import polars as pl
 
@@ -452,6 +532,26 @@ class ConstCond(Cond):
 
     def __str__(self) -> str:
         return str(self.value).lower()
+
+
+def folded(condition: Cond) -> Cond:
+    """The condition with its constant parts worked out; a `ConstCond` when nothing else is left."""
+    match condition:
+        case Not(inner=inner):
+            inner = folded(inner)
+            return ConstCond(not inner.value) if isinstance(inner, ConstCond) else Not(inner)
+        case All(children=children) | AnyOf(children=children):
+            ends = isinstance(condition, AnyOf)  # one true child ends an `any`, one false child an `all`
+            kept = []
+            for child in map(folded, children):
+                if not isinstance(child, ConstCond):
+                    kept.append(child)
+                elif child.value == ends:
+                    return ConstCond(ends)
+            if len(kept) < 2:
+                return kept[0] if kept else ConstCond(not ends)
+            return type(condition)(tuple(kept))
+    return condition
 
 
 def field_getter(record: Any) -> Callable[[str], Any]:

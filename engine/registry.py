@@ -19,12 +19,12 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 from .arguments import check_dynamic, check_value, is_dynamic_annotation
 from .errors import PlanError, did_you_mean
-from .expr import Col, ConstValue, ParamRef
+from .expr import Col, Cond, ConstValue, ParamRef
 from .schema import Takes, TensorType
 
 F = TypeVar("F", bound=Callable[..., Any])
 OpKind: TypeAlias = Literal["decoder", "transform", "batch_transform"]
-KernelKind: TypeAlias = Literal["out", "batched", "original_hw", "setup"]
+KernelKind: TypeAlias = Literal["out", "batched", "original_hw", "setup", "inner_type"]
 Infer: TypeAlias = Callable[..., TensorType]
 Reads: TypeAlias = bool | Literal["ranges"]
 
@@ -74,20 +74,18 @@ class OpCall:
         return dict(self.args)
 
     def columns(self) -> tuple[str, ...]:
-        """The record fields that its arguments read, in order of the signature."""
-        return tuple(v.field for _, v in self.args if isinstance(v, Col))
+        """The record fields that its arguments, and those of ops inside it, read: in order of the signature."""
+        return tuple(dict.fromkeys(leaf.field for leaf in references(self) if isinstance(leaf, Col)))
 
     def params(self) -> tuple[str, ...]:
-        """Names of the unset parameters among its arguments."""
-        return tuple(v.name for _, v in self.args if isinstance(v, ParamRef))
+        """Names of the unset parameters among its arguments, and those of ops inside it."""
+        return tuple(dict.fromkeys(leaf.name for leaf in references(self) if isinstance(leaf, ParamRef)))
 
     def configured(self, values: dict[str, Any]) -> OpCall:
         """The same call with each `param(...)` that `values` names replaced, and checked."""
         if not any(name in values for name in self.params()):
             return self
-        return self.spec.call(
-            **{k: values.get(v.name, v) if isinstance(v, ParamRef) else v for k, v in self.args}
-        )
+        return self.spec.call(**{k: _configured(v, values) for k, v in self.args})
 
     def canonical(self) -> dict[str, Any]:
         return {"op": self.name, "version": self.version, "args": {k: canonical_value(v) for k, v in self.args}}
@@ -95,7 +93,7 @@ class OpCall:
     def __str__(self) -> str:
         """`resize(h=224, w=224)`: arguments that differ from their defaults."""
         defaults = {p.name: p.default for p in self.spec.parameters}
-        shown = (f"{k}={v}" for k, v in self.args if defaults.get(k, ...) != v)
+        shown = (f"{k}={_shown(v)}" for k, v in self.args if defaults.get(k, ...) != v)
         return f"{self.name}({', '.join(shown)})"
 
 
@@ -134,6 +132,66 @@ CALLS: dict[OpKind, type[OpCall]] = {
     "transform": Transform,
     "batch_transform": BatchTransform,
 }
+
+
+def references(value: Any) -> Iterator[Col | ParamRef]:
+    """Every reference in an argument: its own, those of ops inside it, the columns of conditions."""
+    if isinstance(value, (Col, ParamRef)):
+        yield value
+    elif isinstance(value, OpCall):
+        for _, inner in value.args:
+            yield from references(inner)
+    elif isinstance(value, Cond):
+        yield from map(Col, sorted(value.columns()))
+    elif isinstance(value, tuple):
+        for inner in value:
+            yield from references(inner)
+
+
+def is_body(value: Any) -> bool:
+    """True for an argument that holds ops to run inside another op."""
+    return isinstance(value, tuple) and bool(value) and all(isinstance(v, OpCall) for v in value)
+
+
+def bodies(value: Any) -> Iterator[tuple[OpCall, ...]]:
+    """The bodies in an argument, or in a tuple of arguments."""
+    if is_body(value):
+        yield value
+    elif isinstance(value, tuple):
+        for inner in value:
+            yield from bodies(inner)
+
+
+def draws(call: OpCall) -> bool:
+    """True when the op, or one inside it, draws random numbers."""
+    return call.spec.random or any(draws(c) for _, v in call.args for body in bodies(v) for c in body)
+
+
+def type_after(given: TensorType, calls: tuple[OpCall, ...]) -> TensorType:
+    """The type after these ops, one after the other.
+
+    Raises:
+        PlanError: an op refuses what the op before it gives.
+    """
+    for call in calls:
+        given = call.spec.output_type(given, call.arguments)
+    return given
+
+
+def _configured(value: Any, values: dict[str, Any]) -> Any:
+    if isinstance(value, ParamRef):
+        return values.get(value.name, value)
+    if isinstance(value, OpCall):
+        return value.configured(values)
+    if isinstance(value, tuple):
+        return tuple(_configured(v, values) for v in value)
+    return value
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, tuple) and any(isinstance(v, (OpCall, Cond, tuple)) for v in value):
+        return f"[{', '.join(map(_shown, value))}]"
+    return str(value)
 
 
 def canonical_value(value: Any) -> Any:
@@ -316,10 +374,12 @@ class OpSpec:
 
 
 Fusion: TypeAlias = Callable[[OpCall, OpCall], "tuple[OpCall, ...] | None"]
+Simplification: TypeAlias = Callable[[OpCall], "tuple[OpCall, ...] | None"]
 
 _lock = threading.RLock()
 _specs: dict[tuple[OpKind, str], OpSpec] = {}
 _fusions: dict[str, Fusion] = {}
+_simplifications: dict[str, Simplification] = {}
 _process_setups: list[Callable[[], None]] = []
 _providers: list[str] = ["dataio.formats"]
 _loaded: set[str] = set()
@@ -440,6 +500,8 @@ def register_kernel(op: str, kernel: KernelKind, *, kind: OpKind = "transform") 
     * `"batched"`: decoders: `fn(values, **arguments) -> array | None` turns a list of bytes-like sources into one
       stacked array `[n, ...]`, or a list of row values; None when this column needs the per-row form.
     * `"original_hw"`: decoders: `fn(data, value, **arguments) -> (h, w)`, the size before any transform.
+    * `"inner_type"`: `fn(given, **arguments) -> TensorType`, what the ops inside this op may be given, when that is
+      not just what the op itself is given.
     * `"setup"`: `fn() -> None`, called once on every worker thread before its first morsel (thread-local settings).
     """
 
@@ -464,6 +526,22 @@ def register_fusion(name: str) -> Callable[[Fusion], Fusion]:
 def fusions() -> dict[str, Fusion]:
     _load_providers()
     return dict(_fusions)
+
+
+def register_simplification(name: str) -> Callable[[Simplification], Simplification]:
+    """Declare a rewrite of one op call; `fn(call)` returns the calls that stand in its place, or None."""
+
+    def declare(function: Simplification) -> Simplification:
+        with _lock:
+            _simplifications[name] = function
+        return function
+
+    return declare
+
+
+def simplifications() -> dict[str, Simplification]:
+    _load_providers()
+    return dict(_simplifications)
 
 
 def lookup(name: str, kind: OpKind, *, load: bool = True) -> OpSpec:

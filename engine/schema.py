@@ -39,6 +39,14 @@ class TensorType:
             and None not in self.shape
         )
 
+    def join(self, other: TensorType) -> TensorType:
+        """What is known of a row that has this type or the other."""
+        shape: Shape | None = None
+        if self.shape is not None and other.shape is not None and len(self.shape) == len(other.shape):
+            shape = tuple(a if a == b else None for a, b in zip(self.shape, other.shape))
+        dtype = self.dtype if self.dtype == other.dtype else None
+        return TensorType(shape, dtype, self.layout if self.layout == other.layout else None)
+
     def with_shape(self, shape: Shape | None) -> TensorType:
         """The same dtype and layout in another shape."""
         return replace(self, shape=shape)
