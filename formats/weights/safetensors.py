@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import reprlib
 from collections import Counter
 from functools import lru_cache
 from typing import Any, NoReturn, TypeAlias
@@ -135,17 +136,17 @@ def _no_constant(name: str) -> NoReturn:
 def _parse_entry(name: str, entry: Any, start: int) -> tuple[TensorPlace, tuple[int, int]]:
     what = f"safetensors tensor {name!r:.100}"
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
-        raise OpError(f"{what} needs dtype, shape and data_offsets and nothing else, it has {entry!r:.100}")
+        raise OpError(f"{what} needs dtype, shape and data_offsets and nothing else, it has {reprlib.repr(entry)}")
     shape = check_shape(what, entry["shape"])
     kind, offsets = entry["dtype"], entry["data_offsets"]
     if not isinstance(kind, str) or (kind not in _ELEMENTS and kind not in _SUB_BYTE):
-        raise OpError(f"{what} has the unknown dtype {kind!r:.100}; it takes: {', '.join(DTYPES)}")
+        raise OpError(f"{what} has the unknown dtype {reprlib.repr(kind)}; it takes: {', '.join(DTYPES)}")
     if not isinstance(offsets, list) or len(offsets) != 2 or any(type(n) is not int or n < 0 for n in offsets):
-        raise OpError(f"{what} has no valid data_offsets: {offsets!r:.100}")
+        raise OpError(f"{what} has no valid data_offsets: {reprlib.repr(offsets)}")
     begin, end = offsets
     width = _SUB_BYTE[kind] if kind in _SUB_BYTE else _ELEMENTS[kind].itemsize * 8
     if (end - begin) * 8 != math.prod(shape) * width:
-        raise OpError(f"{what} says {kind}{list(shape)}, which does not take {end - begin} bytes")
+        raise OpError(f"{what} says {kind}{reprlib.repr(shape)}, which does not take {end - begin} bytes")
     dtype = np.dtype("V1") if kind in _SUB_BYTE else _ELEMENTS[kind]
     return TensorPlace(dtype, shape, start + begin), (begin, end)
 

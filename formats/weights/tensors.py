@@ -8,6 +8,7 @@ knows the name (torch output) gives them their meaning without a copy.
 from __future__ import annotations
 
 import math
+import reprlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
@@ -89,17 +90,17 @@ def check_shape(what: str, shape: Any) -> tuple[int, ...]:
         OpError: not a sequence of counts, or more than NumPy's arrays can have.
     """
     if not isinstance(shape, (list, tuple)) or any(type(n) is not int or n < 0 for n in shape):
-        raise OpError(f"{what} has no valid shape: {shape!r:.100}")
+        raise OpError(f"{what} has no valid shape: {reprlib.repr(shape)}")
     # NumPy multiplies the axes that are not 0 even where another one is.
     if len(shape) > MAX_AXES or math.prod(n for n in shape if n) >= 1 << 59:
-        raise OpError(f"{what} has a shape beyond NumPy's limits: {shape!r:.100}")
+        raise OpError(f"{what} has a shape beyond NumPy's limits: {reprlib.repr(shape)}")
     return tuple(shape)
 
 
 V = TypeVar("V")
 
 
-def find(what: str, entries: Mapping[str, V], key: str) -> V:
+def find(what: str, entries: Mapping[str, V], key: str, kind: str = "tensor") -> V:
     """`entries[key]`.
 
     Raises:
@@ -111,7 +112,7 @@ def find(what: str, entries: Mapping[str, V], key: str) -> V:
         known = list(entries)
         shown = ", ".join(map(repr, known[:8])) + (f", ... ({len(known)} in all)" if len(known) > 8 else "")
         guess = did_you_mean(key, known) if len(known) <= SUGGEST_BELOW else ""
-        raise OpError(f"{what} holds no tensor {key!r}{guess}; it has: {shown or 'none'}") from None
+        raise OpError(f"{what} holds no {kind} {key!r}{guess}; it has: {shown or 'none'}") from None
 
 
 H = TypeVar("H", bound=Mapping[str, Any])

@@ -12,6 +12,7 @@ from __future__ import annotations
 import io
 import math
 import pickletools
+import reprlib
 import struct
 import zipfile
 from collections.abc import Callable, Iterator
@@ -245,6 +246,9 @@ class PickleReader:
             self._extend(items)
         elif name in ("SETITEMS", "APPENDS", "ADDITEMS"):
             self._extend(self._to_mark())
+        elif name == "FROZENSET":
+            self._to_mark()
+            self._stack.append(OPAQUE)
         elif name == "GLOBAL":
             module, _, attribute = argument.partition(" ")
             self._stack.append(_Global(module, attribute))
@@ -254,6 +258,9 @@ class PickleReader:
         elif name in ("REDUCE", "NEWOBJ"):
             arguments, function = self._stack.pop(), self._stack.pop()
             self._stack.append(_reduce(function, arguments))
+        elif name == "NEWOBJ_EX":
+            del self._stack[-3:]
+            self._stack.append(OPAQUE)
         elif name == "BUILD":
             self._stack.pop()  # the state of a module's mapping, `_metadata`
         elif name == "BINPERSID":
@@ -350,7 +357,7 @@ def decode_pt(reader: RangeReader, *, tensor_key: StringKey) -> np.ndarray:
         OSError: the file ends early.
     """
     place, strides = _locate(reader, tensor_key)
-    if strides == _c_strides(place.shape):
+    if _in_order(place.shape, strides):
         return _native(place.read(reader))
     return _read_strided(reader, place, strides)
 
@@ -361,7 +368,7 @@ def decode_pt_out(reader: RangeReader, out: np.ndarray, *, tensor_key: str) -> b
     place, strides = _locate(reader, tensor_key)
     if out.shape != place.shape or out.dtype != place.dtype.newbyteorder("="):
         return False
-    if place.fits(out) and strides == _c_strides(place.shape):
+    if place.fits(out) and _in_order(place.shape, strides):
         place.read_into(reader, out)
     else:
         out[...] = decode_pt(reader, tensor_key=tensor_key)
@@ -373,9 +380,9 @@ def _native(array: np.ndarray) -> np.ndarray:
     return array if array.dtype == native else array.byteswap().view(native)
 
 
-def _c_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Strides in elements of C order; 0 for axes of fewer than two, whose strides do not matter."""
-    return tuple(0 if n < 2 else math.prod(shape[i + 1 :]) for i, n in enumerate(shape))
+def _in_order(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """True when the elements lie in C order; strides of axes of fewer than two do not matter."""
+    return not math.prod(shape) or all(n < 2 or s == math.prod(shape[i + 1 :]) for i, (n, s) in enumerate(zip(shape, strides)))
 
 
 def _locate(reader: RangeReader, key: str) -> Strided:
@@ -383,33 +390,44 @@ def _locate(reader: RangeReader, key: str) -> Strided:
     checkpoint = _checkpoints.get(reader, read_checkpoint)
     saved = find("the checkpoint", checkpoint, key)
     if not isinstance(saved, SavedTensor):
-        what = saved.why if isinstance(saved, _Unusable) else f"a {type(saved).__name__}" if saved is not OPAQUE else "no tensor"
-        raise OpError(f"pt(tensor_key={key!r}) wants a tensor at the top level of the checkpoint, found {what}")
+        raise OpError(f"pt(tensor_key={key!r}) wants a tensor at the top level of the checkpoint, found {_describe(saved)}")
     what = f"checkpoint tensor {key!r:.100}"
     shape, strides = check_shape(what, saved.shape), saved.strides
     if not isinstance(strides, tuple) or len(strides) != len(shape) or any(type(n) is not int or n < 0 for n in strides):
-        raise OpError(f"{what} has no valid strides: {strides!r:.100}")
+        raise OpError(f"{what} has no valid strides: {reprlib.repr(strides)}")
     if type(saved.offset) is not int or saved.offset < 0:
-        raise OpError(f"{what} has no valid offset: {saved.offset!r:.100}")
+        raise OpError(f"{what} has no valid offset: {reprlib.repr(saved.offset)}")
     dtype = element_type(saved.dtype).newbyteorder(">" if checkpoint.big_endian else "<")
-    strides = tuple(0 if n < 2 else s for n, s in zip(shape, strides))
-    header, size = find("the checkpoint", checkpoint.members, saved.storage.key)
+    strides = tuple(s if n > 1 else 0 for n, s in zip(shape, strides))
     count = math.prod(shape)
-    last = saved.offset + sum((n - 1) * s for n, s in zip(shape, strides)) if count else 0
-    if count and (last + 1) * dtype.itemsize > size:
-        raise OpError(f"{what} needs {(last + 1) * dtype.itemsize} bytes of its storage, which has {size}")
+    if not count:
+        return TensorPlace(dtype, shape, 0), strides
+    header, size = find("the checkpoint", checkpoint.members, saved.storage.key, "storage")
+    start = _payload_start(reader, header)
+    size = min(size, reader.size - start)
+    need = (saved.offset + _span(shape, strides)) * dtype.itemsize
+    if need > size:
+        raise OpError(f"{what} needs {need} bytes of its storage, which has {max(size, 0)}")
     if count * dtype.itemsize > max(size, MAX_REPEATED):
         raise LimitError(f"{what} repeats its elements to {count * dtype.itemsize} bytes; {MAX_REPEATED} are allowed")
-    start = _payload_start(reader, header) if count else 0
     return TensorPlace(dtype, shape, start + saved.offset * dtype.itemsize), strides
+
+
+def _span(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
+    """Elements from the first to the last one, both included, of a tensor that has some."""
+    return 1 + sum((n - 1) * s for n, s in zip(shape, strides))
+
+
+def _describe(value: Any) -> str:
+    """An entry that is no tensor, in words."""
+    if isinstance(value, _Unusable):
+        return value.why
+    return str(value) if isinstance(value, _Global) else "an object" if value is OPAQUE else f"a {type(value).__name__}"
 
 
 def _read_strided(reader: RangeReader, place: TensorPlace, strides: tuple[int, ...]) -> np.ndarray:
     """The elements from the first to the last, read in one piece and put in order."""
-    if not math.prod(place.shape):
-        return np.empty(place.shape, place.dtype.newbyteorder("="))
-    span = 1 + sum((n - 1) * s for n, s in zip(place.shape, strides))
-    flat = TensorPlace(place.dtype, (span,), place.offset).read(reader)
+    flat = TensorPlace(place.dtype, (_span(place.shape, strides),), place.offset).read(reader)
     view = np.lib.stride_tricks.as_strided(flat, place.shape, [s * place.dtype.itemsize for s in strides], writeable=False)
     return _native(np.array(view, order="C"))
 
