@@ -11,7 +11,7 @@ import os
 import stat
 from collections.abc import Hashable
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 from ..engine.errors import RecordError
 from ..engine.source import RangeReader
@@ -82,7 +82,7 @@ class MemoryRanges:
     def __init__(self, data: Any, identity: Hashable | None = None) -> None:
         try:
             view = memoryview(data)
-            self._view = view if view.ndim == 1 and view.format == "B" else view.cast("B")
+            self._view = view if view.ndim == 1 and view.format == "B" and view.contiguous else view.cast("B")
         except TypeError as error:
             raise RecordError(f"cannot read bytes from a {type(data).__name__}: {error}") from error
         self.size = len(self._view)
@@ -113,6 +113,9 @@ class _OpenFile:
     def __init__(self, path: str | bytes) -> None:
         self.descriptor = -1
         self.descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("an open file stays in its process: send its path, and open that")
 
     def __del__(self) -> None:
         if self.descriptor >= 0:

@@ -209,7 +209,7 @@ class PickleReader:
                 if opcode.name == "STOP":
                     return self._stack.pop()
                 self._step(opcode.name, argument)
-        except (IndexError, KeyError, TypeError, ValueError, AttributeError, struct.error) as error:
+        except (IndexError, KeyError, TypeError, ValueError, AttributeError, struct.error, DeprecationWarning) as error:
             raise OpError(f"data.pkl of the checkpoint is damaged: {error}") from error
         raise OpError("data.pkl of the checkpoint does not end")
 

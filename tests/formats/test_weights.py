@@ -630,6 +630,7 @@ def test_a_huge_pickle_is_not_read(monkeypatch):
         decode("pt", GOOD, "t")
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # pickletools, of escapes in damaged text
 @settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_damage_anywhere_in_a_checkpoint_is_an_op_error(data):
