@@ -11,7 +11,7 @@ import numpy as np
 from ..engine.errors import OpError
 from ..engine.registry import register_op
 from ..engine.schema import OBJECT, TensorType
-from .raw import BytesLike, as_view
+from .raw import BytesLike, as_view, decode_bytes
 
 Encoding: TypeAlias = Literal["utf-8", "utf8", "utf-8-lossy"]
 
@@ -20,22 +20,18 @@ def _infer(given: TensorType, *, as_object: bool = False, **_: Any) -> TensorTyp
     return TensorType(None, OBJECT) if as_object else TensorType((None,), "uint8")
 
 
-def _decode(data: BytesLike, encoding: str, strip_bom: bool) -> tuple[bytes, str]:
+def _decode(data: BytesLike, encoding: str, strip_bom: bool) -> tuple[BytesLike, str]:
     """The document's bytes and its text, both without the byte order mark when `strip_bom`."""
-    raw = bytes(as_view(data))
-    if strip_bom and raw.startswith(codecs.BOM_UTF8):
-        raw = raw[len(codecs.BOM_UTF8) :]
+    view = as_view(data)
+    if strip_bom and view[:3] == codecs.BOM_UTF8:
+        data = view = view[3:]
     try:
-        return raw, raw.decode("utf-8")
+        return data, str(view, "utf-8")
     except UnicodeDecodeError as error:
         if encoding != "utf-8-lossy":
             raise OpError(f"not valid UTF-8 at byte {error.start}; encoding='utf-8-lossy' would replace it") from error
-    text = raw.decode("utf-8", "replace")
+    text = str(view, "utf-8", "replace")
     return text.encode(), text
-
-
-def _own(raw: bytes) -> np.ndarray:
-    return np.frombuffer(bytearray(raw), np.uint8) if raw else np.empty(0, np.uint8)
 
 
 @register_op("text", kind="decoder", infer=_infer, method_hides=("strip_bom", "as_object"))
@@ -57,11 +53,17 @@ def decode_text(
         OpError: invalid UTF-8.
     """
     raw, text = _decode(data, encoding, strip_bom)
-    return text if as_object else _own(raw)
+    return text if as_object else decode_bytes(raw)
+
+
+_WHITE_SPACE = " \t\n\r"
 
 
 def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
+
+
+_JSON = json.JSONDecoder(parse_constant=_no_constant)  # making one takes as long as a small document
 
 
 @register_op("json", kind="decoder", infer=_infer, method_hides=("encoding", "strip_bom", "as_object"))
@@ -88,14 +90,16 @@ def decode_json(
         OpError: not UTF-8, not one JSON document, nested too deep, or the field is missing or no string.
     """
     raw, text = _decode(data, encoding, strip_bom)
+    if not text.strip(_WHITE_SPACE):
+        raise OpError(f"not valid JSON: {'no data' if not text else 'nothing but white space'}")
     try:
-        document = json.loads(text, parse_constant=_no_constant)
+        document = _JSON.decode(text)
     except RecursionError as error:
         raise OpError("not usable JSON: nested too deep") from error
     except ValueError as error:
         raise OpError(f"not valid JSON: {error}") from error
     if field is None:
-        return document if as_object else _own(raw)
+        return document if as_object else decode_bytes(raw)
     if not isinstance(document, dict) or field not in document:
         found = f"an object with {', '.join(map(repr, list(document)[:8]))}" if isinstance(document, dict) else type(document).__name__
         raise OpError(f"json(field={field!r}) finds no such member; the document is {found}")
@@ -105,6 +109,6 @@ def decode_json(
     if not isinstance(member, str):
         raise OpError(f"json(field={field!r}) wants a string, found {type(member).__name__}; use as_object=True")
     try:
-        return _own(member.encode())
+        return decode_bytes(member.encode())
     except UnicodeEncodeError as error:  # "\ud800" alone
         raise OpError(f"json(field={field!r}) holds a lone surrogate, which has no UTF-8 form") from error
