@@ -7,25 +7,27 @@ is read gives a `ReadError`.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
+import threading
+from collections import OrderedDict
 from collections.abc import Hashable
-from functools import lru_cache
 from typing import Any, NoReturn, TypeAlias
 
 from ..engine.errors import RecordError
 from ..engine.source import RangeReader
-from .resolve import _SOURCE_KEYS, ReadError, _byte_range, read_file, read_source
+from .resolve import _SOURCE_KEYS, ReadError, _byte_range, _read_stream, read_source
 from .uri import local_path
 
 OPEN_FILES = 32
 """Local files kept open, so that many records in one file open it once; a tenth of the smallest usual system limit."""
+SMALL_FILE = 1 << 15
+"""Bytes up to which a local file is read whole and not kept open: that takes less time than to read two parts of it."""
 WHOLE_BELOW = 1 << 20
 """Bytes of a remote object below which it is fetched whole: one request costs more than these bytes."""
 _TAGS = ("ETag", "etag", "generation", "mtime", "LastModified", "last_modified", "updated")
 """Names under which file systems of fsspec tell the version of an object, the surest first."""
-
-FileIdentity: TypeAlias = tuple[int, int, int, int, int]
 
 
 def open_ranges(value: Any) -> RangeReader:
@@ -67,7 +69,7 @@ def _open_mapping(value: dict[str, Any]) -> RangeReader:
 
 def _check_inside(what: object, size: int, offset: int, length: int) -> None:
     if offset < 0 or length < 0 or offset + length > size:
-        raise ReadError(f"{length} bytes at {offset} lie outside the {size} bytes of {what}")
+        raise ReadError(f"{length} bytes at {offset} lie outside the {size} bytes of {what!r}")
 
 
 class MemoryRanges:
@@ -105,14 +107,26 @@ class MemoryRanges:
         """Nothing is held."""
 
 
-class _OpenFile:
-    """A descriptor that closes when nobody refers to it any more: neither the cache nor a reader."""
+FileIdentity: TypeAlias = tuple[int, int, int, int, int]
 
-    __slots__ = ("descriptor",)
+
+def _identity(info: os.stat_result) -> FileIdentity:
+    """Device and inode name the file whatever its path; the change time also tells a rewrite that keeps the other times."""
+    return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns
+
+
+class _OpenFile:
+    """A descriptor that closes when nobody refers to it any more: neither the files kept open nor a reader."""
+
+    __slots__ = ("descriptor", "identity", "kind", "size")
 
     def __init__(self, path: str | bytes) -> None:
         self.descriptor = -1
         self.descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
+        info = os.fstat(self.descriptor)
+        self.kind = stat.S_IFMT(info.st_mode)
+        self.size = info.st_size
+        self.identity = _identity(info)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("an open file stays in its process: send its path, and open that")
@@ -122,39 +136,60 @@ class _OpenFile:
             os.close(self.descriptor)
 
 
-class _Replaced(Exception):
-    """Another file took the path between two system calls."""
+class _OpenFiles:
+    """The files used last, by path, kept open."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[str | bytes, _OpenFile] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def find(self, path: str | bytes) -> _OpenFile | None:
+        """The file, if it is kept and the path still leads to it."""
+        file = self._kept.get(path)
+        if file is None or _identity(os.stat(path)) != file.identity:
+            return None
+        with self._lock:
+            if path in self._kept:
+                self._kept.move_to_end(path)
+        return file
+
+    def add(self, path: str | bytes, file: _OpenFile) -> None:
+        """Keep a file, in place of another at this path, and of the one not used for longest."""
+        oldest = None  # closes after the lock is free
+        with self._lock:
+            replaced, self._kept[path] = self._kept.pop(path, None), file
+            if len(self._kept) > OPEN_FILES:
+                oldest = self._kept.popitem(last=False)
+        del replaced, oldest
+
+    def clear(self) -> None:
+        with self._lock:
+            kept, self._kept = self._kept, OrderedDict()
+        kept.clear()
 
 
-def _identity(info: os.stat_result) -> FileIdentity:
-    """Device and inode name the file whatever its path; the change time also tells a rewrite that keeps the other times."""
-    return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns
-
-
-@lru_cache(maxsize=OPEN_FILES)
-def _opened(path: str | bytes, identity: FileIdentity) -> _OpenFile:
-    file = _OpenFile(path)
-    if _identity(os.fstat(file.descriptor)) != identity:
-        raise _Replaced
-    return file
-
-
-def _open_file(path: str | bytes) -> RangeReader:
-    for _ in range(100):
-        info = os.stat(path)
-        if not stat.S_ISREG(info.st_mode):
-            return MemoryRanges(read_file(path))  # a pipe tells no size; a directory is refused there
-        identity = _identity(info)
-        try:
-            return FileRanges(path, _opened(path, identity), identity)
-        except _Replaced:
-            continue
-    raise ReadError(f"{path!r} is written to all the time")
+_files = _OpenFiles()
 
 
 def close_files() -> None:
     """Close the local files that are kept open and that no reader uses."""
-    _opened.cache_clear()
+    _files.clear()
+
+
+def _open_file(path: str | bytes) -> RangeReader:
+    file = _files.find(path)
+    if file is None:
+        file = _OpenFile(path)
+        if file.kind == stat.S_IFDIR:
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        if file.kind != stat.S_IFREG:
+            return MemoryRanges(_read_stream(file.descriptor, 0, None))  # a pipe tells no size
+        if file.size <= SMALL_FILE:
+            data = os.pread(file.descriptor, file.size, 0)
+            if len(data) == file.size:
+                return MemoryRanges(data, file.identity)
+        _files.add(path, file)
+    return FileRanges(path, file)
 
 
 class FileRanges:
@@ -166,11 +201,11 @@ class FileRanges:
 
     __slots__ = ("_file", "_path", "identity", "size")
 
-    def __init__(self, path: str | bytes, file: _OpenFile, identity: FileIdentity) -> None:
+    def __init__(self, path: str | bytes, file: _OpenFile) -> None:
         self._path = path
         self._file: _OpenFile | None = file
-        self.identity: Hashable | None = identity
-        self.size = identity[2]
+        self.identity: Hashable | None = file.identity
+        self.size = file.size
 
     def read(self, offset: int, length: int) -> bytes | bytearray:
         """`length` bytes from `offset`.
@@ -178,7 +213,7 @@ class FileRanges:
         Raises:
             ReadError: outside, or the file ends early.
         """
-        _check_inside(repr(self._path), self.size, offset, length)
+        _check_inside(self._path, self.size, offset, length)
         data = os.pread(self._descriptor, length, offset)
         if len(data) == length:
             return data
@@ -192,7 +227,7 @@ class FileRanges:
         Raises:
             ReadError: outside, or the file ends early.
         """
-        _check_inside(repr(self._path), self.size, offset, len(out))
+        _check_inside(self._path, self.size, offset, len(out))
         done = os.preadv(self._descriptor, [out], offset) if len(out) else 0
         while done < len(out):
             more = os.preadv(self._descriptor, [out[done:]], offset + done)

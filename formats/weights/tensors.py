@@ -67,10 +67,11 @@ class TensorPlace:
 
     def read_into(self, reader: RangeReader, out: np.ndarray) -> None:
         """Read the payload into `out`, which fits."""
-        flat = out.reshape(-1).view(np.uint8)
-        reader.read_into(self.offset, memoryview(flat))
-        if self.dtype == np.bool_:  # a byte of 2 is no bool to NumPy, whatever the file says
-            np.minimum(flat, 1, out=flat)
+        if self.dtype.kind == "V" or not out.size:  # which memoryview cannot cast
+            out = out.reshape(-1).view(np.uint8)
+        reader.read_into(self.offset, memoryview(out).cast("B"))
+        if self.dtype.kind == "b":  # a byte of 2 is no bool to NumPy, whatever the file says
+            np.not_equal(out.view(np.uint8), 0, out=out)
 
     def read(self, reader: RangeReader) -> np.ndarray:
         """The tensor in new memory.

@@ -437,7 +437,8 @@ _LOCAL_HEADER = struct.Struct("<4s22xHH")
 
 def _payload_start(reader: RangeReader, header: int) -> int:
     """Where a stored member's bytes begin: after a header whose length only it knows."""
-    signature, name, extra = _LOCAL_HEADER.unpack(reader.read(header, _LOCAL_HEADER.size))
+    inside = 0 <= header <= reader.size - _LOCAL_HEADER.size
+    signature, name, extra = _LOCAL_HEADER.unpack(reader.read(header, _LOCAL_HEADER.size)) if inside else (b"", 0, 0)
     if signature != b"PK\x03\x04":
         raise OpError(f"the checkpoint's directory points to byte {header}, where no member begins")
     return header + _LOCAL_HEADER.size + int(name) + int(extra)
