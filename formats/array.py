@@ -25,6 +25,8 @@ READABLE = {*CASTABLE, "float16"}
 MAGIC = b"\x93NUMPY"
 JOIN_BELOW = 16384
 """Bytes of an .npy file below which a column is joined first: a second copy costs less than a Python step per row."""
+CAST_BLOCK = 16384
+"""Elements that `cast` clips at a time."""
 MAX_HEADER = 65536
 """Bytes of an .npy header; a legal one for 32 axes takes under 1,000."""
 
@@ -140,16 +142,19 @@ def _infer_cast(given: TensorType, *, dtype: str) -> TensorType:
 
 
 def _saturate(value: np.ndarray, out: np.ndarray) -> None:
-    """Floats to integers: truncate, clip to the range of `out`, NaN to 0."""
-    info = np.iinfo(out.dtype)
-    low, high = float(info.min), float(info.max) + 1.0  # whole powers of two (or 0), so exact in every float dtype
-    with np.errstate(invalid="ignore"):
-        whole = np.trunc(value)
-        below, above = whole < low, whole >= high
-        strange = np.isnan(whole)
-        np.copyto(out, np.where(below | above | strange, 0, whole), casting="unsafe")
-    out[below] = info.min
-    out[above] = info.max
+    """Floats to integers: truncate, clip to the range of `out` (C-contiguous), NaN to 0; block by block, in the cache."""
+    info, flat, target = np.iinfo(out.dtype), value.reshape(-1), out.reshape(-1)
+    limit = value.dtype.type(float(info.max) + 1.0)  # a power of two, so exact in every float dtype
+    top = np.nextafter(limit, value.dtype.type(0))
+    block = np.empty(min(flat.size, CAST_BLOCK), value.dtype)
+    for start in range(0, flat.size, CAST_BLOCK):
+        part, given = target[start : start + CAST_BLOCK], flat[start : start + CAST_BLOCK]
+        clipped = np.clip(given, value.dtype.type(info.min), top, out=block[: given.size])
+        if np.isnan(clipped.min()):
+            clipped[np.isnan(clipped)] = 0
+        np.copyto(part, clipped, casting="unsafe")
+        if int(top) != info.max:  # fewer bits than the integer has: the float below the limit is not the largest integer
+            part[given >= limit] = info.max
 
 
 @register_op("cast", takes=Takes(dtypes=CASTABLE), infer=_infer_cast)

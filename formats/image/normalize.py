@@ -58,10 +58,14 @@ def pack_into(image: np.ndarray, out: np.ndarray, rule: Rule) -> None:
     if image.ndim != 3 or image.dtype != np.uint8:
         raise OpError(f"takes uint8[h, w, c], got {image.dtype}{list(image.shape)}")
     height, width, channels = image.shape
-    if channels > 1 and image.size and image.strides[1:] == (channels, 1) and image.strides[0] >= width * channels:
+    if channels > 1 and image.size:
+        if image.strides[1:] != (channels, 1) or image.strides[0] < width * channels:
+            packed = scratch("packed", image.shape)
+            np.copyto(packed, image)
+            image = packed
         planes = scratch("planes", (channels, height, width))
         _cv2().split(image, list(planes))
-        if isinstance(rule.bias, np.ndarray) and out.flags.c_contiguous:
+        if isinstance(rule.bias, np.ndarray):  # the one rule that rounds once: for every input, so that equal pixels stay equal
             _add_scaled(planes, out, rule)
             return
     else:
@@ -287,7 +291,7 @@ def normalize_chw(planes: np.ndarray, *, mean: Means, std: Means) -> np.ndarray:
         mean, std: c values each; nothing is broadcast.
 
     Returns:
-        float32[c, h, w].
+        float32[c, h, w], within 1e-6 of the formula in float64 for the usual presets.
 
     Raises:
         OpError: another dtype, rank or count of channels.
@@ -303,8 +307,10 @@ def normalize_chw_out(planes: np.ndarray, out: np.ndarray, *, mean: Means, std: 
     if planes.ndim != 3 or planes.dtype != np.float32:
         raise OpError(f"normalize takes float32[c, h, w], got {planes.dtype}{list(planes.shape)}")
     _require_channels("normalize", planes.shape[0], mean)
-    np.subtract(planes, np.asarray(mean, np.float32).reshape(-1, 1, 1), out=out)
-    np.divide(out, np.asarray(std, np.float32).reshape(-1, 1, 1), out=out)
+    if not planes.size:
+        return
+    for plane, target, m, d in zip(planes, out, mean, std):  # x / std - mean / std in one pass over memory
+        _cv2().transform(plane, np.array([[1.0 / d, -m / d]]), dst=target)
 
 
 setattr(normalize_chw, "check_arguments", _check_mean_std)  # noqa: B010

@@ -10,6 +10,7 @@ from PIL import Image
 
 from dataio.engine.errors import OpError, PlanError
 from dataio.engine.schema import TensorType, type_of
+from dataio.formats.array import CAST_BLOCK
 from dataio.formats.image.geometry import random_box
 
 from .helpers import max_difference, noise, ops_registered_by, photo, run, run_out, transform
@@ -137,9 +138,10 @@ def test_resize_without_torch_is_pillow(monkeypatch, channels, interp):
     np.testing.assert_array_equal(found, np.stack(planes, axis=2))
 
 
+@pytest.mark.parametrize("channels", [1, 3, 4])
 @pytest.mark.parametrize(("height", "width", "h", "w"), SIZES)
-def test_nearest_samples_at_pixel_centres(height, width, h, w):
-    image = noise(height, width)
+def test_nearest_samples_at_pixel_centres(height, width, h, w, channels):
+    image = noise(height, width, channels)
     rows = np.floor((np.arange(h) + 0.5) * height / h).astype(int)
     columns = np.floor((np.arange(w) + 0.5) * width / w).astype(int)
     found = run(transform("resize", h=h, w=w, interp="nearest"), image)
@@ -197,6 +199,24 @@ def test_pad_equals_numpy(h, w, amounts, mode):
     call = transform("pad", top=top, bottom=bottom, left=left, right=right, mode=mode)
     expected = np.pad(value, ((top, bottom), (left, right), (0, 0)), mode=mode)
     np.testing.assert_array_equal(run(call, value, "HWC"), expected)
+
+
+@pytest.mark.parametrize("mode", ["reflect", "edge", "constant"])
+@pytest.mark.parametrize("layout", ["HWC", "CHW"])
+@pytest.mark.parametrize("channels", [1, 2, 4, 5])
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint16", "float16", "int32", "float32", "int64", "complex128"])
+def test_pad_moves_any_dtype(dtype, channels, layout, mode):
+    value = sample((5, 6, channels) if layout == "HWC" else (channels, 5, 6), dtype)
+    amounts = [(2, 9), (7, 1)]
+    expected = np.pad(value, [*amounts, (0, 0)] if layout == "HWC" else [(0, 0), *amounts], mode=mode)
+    call = transform("pad", top=2, bottom=9, left=7, right=1, mode=mode)
+    np.testing.assert_array_equal(run(call, value, layout), expected)
+
+
+def test_pad_keeps_the_bits_of_nan():
+    value = np.array([[[0x7FF8000000000123]]], np.uint64).view(np.float64)
+    padded = run(transform("pad", left=1, mode="edge"), value, "HWC")
+    assert padded.view(np.uint64).ravel().tolist() == [0x7FF8000000000123] * 2
 
 
 def test_pad_value_is_a_number_in_any_dtype():
@@ -327,3 +347,17 @@ def test_random_resized_crop_of_everything_is_resize():
 def test_cast_rules(source, values, target, expected):
     found = run(transform("cast", dtype=target), np.array(values, source))
     np.testing.assert_array_equal(found, np.array(expected, target))
+
+
+@pytest.mark.parametrize(("source", "target"), [("float32", "uint8"), ("float32", "int64"), ("float64", "int16")])
+def test_cast_treats_all_of_a_long_array_alike(source, target):
+    few = np.array([1.9, np.nan, -1e30, 1e30, -0.5, np.inf, 127.0], source)
+    many = np.tile(few, CAST_BLOCK // 3)  # some blocks and a rest
+    once = run(transform("cast", dtype=target), few)
+    np.testing.assert_array_equal(run(transform("cast", dtype=target), many), np.tile(once, CAST_BLOCK // 3))
+
+
+def test_normalize_keeps_what_is_not_finite():
+    planes = np.array([[[np.inf, -np.inf, np.nan]]], np.float32)
+    found = run(transform("normalize", mean=(0.5,), std=(0.25,)), planes, "CHW")
+    np.testing.assert_array_equal(found, planes)
