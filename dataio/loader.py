@@ -14,16 +14,17 @@ from .batches import Batch
 from .engine.batch import FinishedBatch, describe_error
 from .engine.errors import ClosedError
 from .engine.executors.base import Executor
-from .engine.explain import explain
+from .engine.explain import explain, function_name
 from .engine.physical import Program, compile_chain
 from .engine.plan import Batch as BatchNode
-from .engine.plan import Collate, Filter, GroupBy, Limit, MapBatches, Plan, Scan, Slots, walk
+from .engine.plan import BatchOps, Collate, Filter, GroupBy, Limit, MapBatches, Plan, Scan, Slots, walk
 from .engine.registry import BatchTransform, process_setups
 from .engine.rewrite import Rewritten
 from .engine.rules import optimize
 from .engine.run import Graph, RunOptions
 from .engine.settings import default_executor
 from .engine.stats import RunStats
+from .io.ranges import open_ranges
 from .io.resolve import read_source
 from .outputs import find_adapter, on_device, pinned
 
@@ -63,9 +64,7 @@ def make_loader(
         raise TypeError(f"log_errors must be a bool or a callable, got {log_errors!r}")
     if context is not None and not callable(context):
         raise TypeError(f"context must be callable, got {context!r}")
-    for function in bound.pipeline.map_batches:
-        if isinstance(function, BatchTransform):
-            raise NotImplementedError(f"the batch transform {function} has no kernel")
+    _check_batch_maps(bound.pipeline.map_batches)
     options = RunOptions(
         concurrency=_concurrency(concurrency),
         min_survivors=_min_survivors(on_failure),
@@ -82,6 +81,18 @@ def make_loader(
         emit_empty=bool(emit_empty_batches),
         log_errors=log_errors,
     )
+
+
+def _check_batch_maps(maps: tuple[Any, ...]) -> None:
+    """Batch transforms work on the engine's buffers, so they come before Python maps, which may return anything."""
+    python: Any = None
+    for function in maps:
+        if not isinstance(function, BatchTransform):
+            python = function
+        elif python is not None:
+            raise NotImplementedError(
+                f"the batch transform {function} stands after the Python map {function_name(python)}; put it before"
+            )
 
 
 def _choice(name: str, value: Any, *choices: str) -> str:
@@ -218,7 +229,8 @@ class DataLoader:
             self._optimised = optimize(self._logical)
         if self._program is None:
             slots = next(n for n in walk(self._optimised.plan) if isinstance(n, Slots))
-            self._program = Program(tuple(compile_chain(c) for c in slots.chains), read_source, process_setups())
+            chains = tuple(compile_chain(c) for c in slots.chains)
+            self._program = Program(chains, read_source, process_setups(), open_ranges)
         return self._program, self._optimised.plan
 
     def __len__(self) -> int:
@@ -378,6 +390,6 @@ def _record_count(plan: Plan) -> int | None:
             case Limit() if count is not None:
                 count = max(0, count - node.offset)
                 count = count if node.count is None else min(count, node.count)
-            case MapBatches():
+            case BatchOps() | MapBatches():
                 pass
     return count

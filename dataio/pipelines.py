@@ -149,8 +149,11 @@ class Pipeline:
             plan = nodes.GroupBy(slots, self.shape.key, prefetch)
         else:
             plan = nodes.Collate(slots, prefetch)
+        if calls := tuple(f for f in self.map_batches if isinstance(f, BatchTransform)):
+            plan = nodes.BatchOps(plan, calls)
         for function in self.map_batches:
-            plan = nodes.MapBatches(plan, function)
+            if not isinstance(function, BatchTransform):
+                plan = nodes.MapBatches(plan, function)
         return plan
 
 

@@ -48,7 +48,7 @@ class Job:
 
     Attributes:
         number: within the epoch; `start` is the number of its first record.
-        blocks: preallocated rows, for slots whose row type is known.
+        blocks: preallocated rows, for slots whose row type is known, or `guessed` to be that of the batch before.
         failures: first failure of each failed row.
         waiting: rows whose morsel has not come back.
     """
@@ -59,6 +59,7 @@ class Job:
     keys: Keys
     program: Program
     blocks: dict[str, Block] = field(default_factory=dict)
+    guessed: frozenset[str] = frozenset()
     inactive: frozenset[str] = frozenset()
     failures: dict[int, Failure] = field(default_factory=dict)
     results: dict[str, list[tuple[int, int, Any]]] = field(default_factory=dict)

@@ -8,6 +8,7 @@ from typing import Any
 from .expr import Cond
 from .plan import (
     Batch,
+    BatchOps,
     Chain,
     Collate,
     Filter,
@@ -62,6 +63,8 @@ def node_text(node: Plan) -> list[str]:
             return [f"Collate prefetch={prefetch}"]
         case GroupBy(key=key, prefetch=prefetch):
             return [f"GroupBy {key if isinstance(key, (str, int)) else function_name(key)}, prefetch={prefetch}"]
+        case BatchOps(calls=calls):
+            return [f"BatchOps {' -> '.join(map(str, calls))}"]
         case MapBatches(function=function):
             return [f"MapBatches {function_name(function)}"]
     return [type(node).__name__]

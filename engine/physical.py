@@ -10,23 +10,26 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from .errors import MissingFieldError, OpError, PlanError
-from .expr import Col, ParamRef
+from .expr import Col, Cond, ParamRef
 from .morsel import Morsel
 from .plan import Chain
-from .registry import OpCall, Parameter
+from .registry import OpCall, Parameter, Reads, bodies, draws, is_body, references
 from .rng import record_stream
 from .rules import SEED_FIELD
 from .schema import OBJECT, Layout, Takes, TensorType, guess_layout, type_of
+from .source import RangeReader
 
 Reader: TypeAlias = Callable[[Any], Any]
 """Turns a slot's value (bytes, path, URI, reader) into bytes-like data; raises on failure."""
+Opener: TypeAlias = Callable[[Any], RangeReader]
+"""Turns a slot's value into something that is read in parts; raises on failure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +86,32 @@ class Step:
     wants_layout: bool = False
     layout: Layout | None = None
     takes: Takes | None = None
+    nested: bool = False
 
     @property
     def varies(self) -> bool:
         """True when some argument differs from row to row."""
         return bool(self.dynamic) or self.random or (self.wants_layout and self.layout is None)
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """Compiled ops that run inside another op; the op gets a callable in their place."""
+
+    steps: tuple[Step, ...]
+
+
+def walk_steps(value: Any) -> Iterator[Step]:
+    """Every step of a tuple of steps, those of bodies included."""
+    if isinstance(value, Step):
+        yield value
+        if value.nested:
+            yield from walk_steps(tuple(value.arguments.values()))
+    elif isinstance(value, Body):
+        yield from walk_steps(value.steps)
+    elif isinstance(value, tuple):
+        for inner in value:
+            yield from walk_steps(inner)
 
 
 @dataclass(slots=True)
@@ -102,7 +126,7 @@ class ChainProgram:
     slot: str
     steps: tuple[Step, ...]
     type: TensorType
-    reads: bool
+    reads: Reads
     calls: tuple[OpCall, ...]
     fields: tuple[str, ...]
     optional: bool
@@ -135,51 +159,81 @@ def compile_chain(chain: Chain) -> ChainProgram:
     Raises:
         PlanError: an unset parameter, or an op that refuses what the op before it gives.
     """
-    steps: list[Step] = []
-    known = TensorType()
-    for position, call in enumerate(chain.calls):
-        spec = call.spec
-        if unset := call.params():
-            raise PlanError(f"parameter {unset[0]!r} of {call.name} in slot {chain.slot!r} is not set: use configure({unset[0]}=...)")
-        arguments = call.arguments
-        try:
-            result = spec.output_type(known, arguments)
-        except PlanError as error:
-            raise PlanError(f"slot {chain.slot!r}: {error}") from error
-        parameters = {p.name: p for p in spec.parameters}
-        dynamic = tuple((k, v.field, parameters[k]) for k, v in arguments.items() if isinstance(v, Col))
-        proven = known.dtype is not None and known.shape is not None
-        injected = {"layout": known.layout} if "layout" in spec.injected and known.layout is not None else {}
-        unchecked = spec.takes != Takes() and not (proven and (known.layout is not None or not spec.takes.layouts))
-        steps.append(
-            Step(
-                op=call.name,
-                stage="decode" if position == 0 else "transform",
-                function=spec.function,
-                arguments={k: v for k, v in arguments.items() if not isinstance(v, (Col, ParamRef))} | injected,
-                out=spec.kernels.get("out"),
-                batched=spec.kernels.get("batched"),
-                original_hw=spec.kernels.get("original_hw"),
-                setup=spec.kernels.get("setup"),
-                dynamic=dynamic,
-                random=spec.random,
-                wants_layout="layout" in spec.injected,
-                layout=known.layout,
-                takes=spec.takes if position and unchecked else None,
-            )
+    if chain.skip is not None and chain.skip.needs_tensor():
+        raise PlanError(
+            f"slot {chain.slot!r}: {chain.skip} needs a decoded tensor; skip_when and active_when decide before anything "
+            "is read. Use when(...).then(...) on the transforms instead"
         )
-        known = result
-    fields = tuple(dict.fromkeys(f for s in steps for _, f, _ in s.dynamic))
+    steps, known = compile_calls(chain.calls, TensorType(), chain.slot, "decode")
+    fields = dict.fromkeys(r.field for call in chain.calls for r in references(call) if isinstance(r, Col))
     return ChainProgram(
         slot=chain.slot,
-        steps=tuple(steps),
+        steps=steps,
         type=known,
         reads=chain.decoder.spec.reads,
         calls=chain.calls,
-        fields=fields,
+        fields=tuple(fields),
         optional=chain.optional,
-        random=any(s.random for s in steps),
+        random=any(map(draws, chain.calls)),
     )
+
+
+def compile_calls(
+    calls: tuple[OpCall, ...], known: TensorType, slot: str, stage: str = "transform"
+) -> tuple[tuple[Step, ...], TensorType]:
+    """Steps for these calls on a value of type `known`, and the type they make; `stage` is that of the first."""
+    steps: list[Step] = []
+    for call in calls:
+        spec = call.spec
+        if unset := call.params():
+            raise PlanError(f"parameter {unset[0]!r} of {call.name} in slot {slot!r} is not set: use configure({unset[0]}=...)")
+        try:
+            result = spec.output_type(known, call.arguments)
+        except PlanError as error:
+            raise PlanError(f"slot {slot!r}: {error}") from error
+        steps.append(_compile_call(call, known, slot, stage))
+        known, stage = result, "transform"
+    return tuple(steps), known
+
+
+def _compile_call(call: OpCall, known: TensorType, slot: str, stage: str) -> Step:
+    spec = call.spec
+    parameters = {p.name: p for p in spec.parameters}
+    proven = known.dtype is not None and known.shape is not None
+    unchecked = spec.takes != Takes() and not (proven and (known.layout is not None or not spec.takes.layouts))
+    arguments = {k: v for k, v in call.args if not isinstance(v, (Col, ParamRef))}
+    nested = any(True for _ in bodies(tuple(arguments.values())))
+    if nested:
+        inner_type = spec.kernels.get("inner_type")
+        inner = known if inner_type is None else inner_type(known, **arguments)
+        arguments = {k: _compile_bodies(v, inner, slot) for k, v in arguments.items()}
+    if "layout" in spec.injected and known.layout is not None:
+        arguments["layout"] = known.layout
+    return Step(
+        op=call.name,
+        stage=stage,
+        function=spec.function,
+        arguments=arguments,
+        out=spec.kernels.get("out"),
+        batched=spec.kernels.get("batched"),
+        original_hw=spec.kernels.get("original_hw"),
+        setup=spec.kernels.get("setup"),
+        dynamic=tuple((k, v.field, parameters[k]) for k, v in call.args if isinstance(v, Col)),
+        random=spec.random,
+        wants_layout="layout" in spec.injected,
+        layout=known.layout,
+        takes=spec.takes if stage != "decode" and unchecked else None,
+        nested=nested,
+    )
+
+
+def _compile_bodies(value: Any, known: TensorType, slot: str) -> Any:
+    """An argument with its ops compiled; everything else stays."""
+    if is_body(value):
+        return Body(compile_calls(value, known, slot)[0])
+    if isinstance(value, tuple):
+        return tuple(_compile_bodies(v, known, slot) for v in value)
+    return value
 
 
 class Counters:
@@ -226,11 +280,12 @@ class Program:
     chains: tuple[ChainProgram, ...]
     reader: Reader
     process_setups: tuple[Callable[[], None], ...] = ()
+    opener: Opener | None = None
 
     @property
     def setups(self) -> tuple[Callable[[], None], ...]:
         """Functions that each worker thread calls once before its first morsel."""
-        return tuple({s.setup: None for c in self.chains for s in c.steps if s.setup is not None})
+        return tuple({s.setup: None for c in self.chains for s in walk_steps(c.steps) if s.setup is not None})
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -255,8 +310,12 @@ def run_morsel(
     epoch: int,
     inactive: frozenset[str] = frozenset(),
     stopped: Callable[[], bool] | None = None,
+    guessed: frozenset[str] = frozenset(),
 ) -> MorselResult:
-    """Run every chain over the rows of `morsel`; `blocks` holds the rows of the batch buffers to fill, by slot."""
+    """Run every chain over the rows of `morsel`; `blocks` holds the rows of the batch buffers to fill, by slot.
+
+    The blocks of `guessed` slots have the row type of the batch before: a row of another type is returned instead.
+    """
     result = MorselResult(morsel.offset, morsel.length)
     counters = Counters()
     failed = set(morsel.skip)
@@ -265,41 +324,10 @@ def run_morsel(
             continue
         if stopped is not None and stopped():
             break
-        result.chains[chain.slot] = _run_chain(
-            chain, program.reader, morsel, blocks.get(chain.slot), seed, epoch, failed, result, counters
-        )
+        work = Work(program, chain, morsel, seed, epoch, failed, result, counters)
+        result.chains[chain.slot] = work.run(blocks.get(chain.slot), chain.slot in guessed)
     result.counters = dict(counters.ops)
     return result
-
-
-def _run_chain(
-    chain: ChainProgram,
-    reader: Reader,
-    morsel: Morsel,
-    block: np.ndarray | None,
-    seed: int,
-    epoch: int,
-    failed: set[int],
-    result: MorselResult,
-    counters: Counters,
-) -> ChainResult:
-    sources = morsel.values(chain.slot)
-    data: Sequence[Any]
-    if chain.reads:
-        data = _read(chain, reader, sources, morsel, failed, result, counters)
-    else:
-        data = [owned(value) for value in sources] if morsel.arrow(chain.slot) else sources
-    if chain.whole_column and not failed:
-        step = chain.steps[0]
-        started = time.perf_counter_ns()
-        try:
-            whole = step.batched(data, **step.arguments)  # type: ignore[misc]
-        except Exception:  # the row by row form below says which record is bad
-            whole = None
-        if whole is not None and len(whole) == morsel.length:
-            counters.add(step.stage, step.op, time.perf_counter_ns() - started, morsel.length)
-            return ChainResult(whole)
-    return _run_rows(chain, sources, data, morsel, block, seed, epoch, failed, result, counters)
 
 
 def owned(value: Any) -> Any:
@@ -314,103 +342,221 @@ def owned(value: Any) -> Any:
     return value
 
 
-def _read(
-    chain: ChainProgram,
-    reader: Reader,
-    sources: Sequence[Any],
-    morsel: Morsel,
-    failed: set[int],
-    result: MorselResult,
-    counters: Counters,
-) -> list[Any]:
-    """The bytes of every row; None where reading failed."""
-    started = time.perf_counter_ns()
-    if not failed and set(map(type, sources)) <= {bytes}:
-        result.bytes_read += sum(map(len, sources))
-        return sources if isinstance(sources, list) else list(sources)
-    out: list[Any] = []
-    total = 0
-    for i, source in enumerate(sources):
-        if i in failed:
-            out.append(None)
-            continue
-        try:
-            data = reader(source)
-        except Exception as error:
-            failed.add(i)
-            result.failures.append(failure_of(morsel.offset + i, chain.slot, "read", "read", source, error))
-            out.append(None)
-            continue
-        total += len(data)
-        out.append(data)
-    result.bytes_read += total
-    counters.add("read", "read", time.perf_counter_ns() - started, len(out))
-    return out
+class Row:
+    """Where the row loop stands, and what ops whose arguments vary read there."""
+
+    __slots__ = ("columns", "index", "length", "rng")
+
+    def __init__(self, columns: dict[str, Sequence[Any]], length: int) -> None:
+        self.columns = columns
+        self.length = length
+        self.index = 0
+        self.rng: Any = None
+
+    def column(self, name: str) -> list[Any]:
+        """A column as conditions see it: a missing field is None."""
+        return [None if value is MISSING else value for value in self.columns[name]]
 
 
-def _run_rows(
-    chain: ChainProgram,
-    sources: Sequence[Any],
-    data: Sequence[Any],
-    morsel: Morsel,
-    block: np.ndarray | None,
-    seed: int,
-    epoch: int,
-    failed: set[int],
-    result: MorselResult,
-    counters: Counters,
-) -> ChainResult:
-    steps = chain.steps
-    first, last = steps[0], len(steps) - 1
-    values: list[Any] | None = [None] * morsel.length if block is None else None
-    sizes: list[tuple[int, int] | None] | None = [None] * morsel.length if first.original_hw else None
-    columns = {name: morsel.objects.get(name, ()) if morsel.batch is None else morsel.values(name) for name in chain.fields}
-    seeds = _own_seeds(morsel) if chain.random else None
-    clock = time.perf_counter_ns
-    for i in range(morsel.length):
-        if i in failed:
-            continue
-        step = first
+@dataclass(slots=True)
+class Work:
+    """One chain over one morsel."""
+
+    program: Program
+    chain: ChainProgram
+    morsel: Morsel
+    seed: int
+    epoch: int
+    failed: set[int]
+    result: MorselResult
+    counters: Counters
+
+    def run(self, block: np.ndarray | None, guessed: bool) -> ChainResult:
+        chain, morsel = self.chain, self.morsel
+        sources = morsel.values(chain.slot)
+        if chain.reads == "ranges":
+            return self._run_ranges(sources, block, guessed)
+        data: Sequence[Any]
+        if chain.reads:
+            data = self._read(sources)
+        else:
+            data = [owned(value) for value in sources] if morsel.arrow(chain.slot) else sources
+        if chain.whole_column and not self.failed:
+            step = chain.steps[0]
+            started = time.perf_counter_ns()
+            try:
+                whole = step.batched(data, **step.arguments)  # type: ignore[misc]
+            except Exception:  # the row by row form below says which record is bad
+                whole = None
+            if whole is not None and len(whole) == morsel.length:
+                self.counters.add(step.stage, step.op, time.perf_counter_ns() - started, morsel.length)
+                return ChainResult(whole)
+        return self._run_rows(sources, data, block, guessed)
+
+    def _run_ranges(self, sources: Sequence[Any], block: np.ndarray | None, guessed: bool) -> ChainResult:
+        """A decoder that reads its source in parts."""
+        readers = self._fetch(sources, self.program.opener)  # type: ignore[arg-type]
         try:
-            rng = record_stream(seed, epoch, morsel.start + i, seeds[i] if seeds else None) if chain.random else None
-            value = data[i]
-            for position, step in enumerate(steps):
-                started = clock()
-                arguments = step.arguments
-                if step.varies:
-                    arguments = _arguments(step, columns, i, value, rng)
+            return self._run_rows(sources, readers, block, guessed)
+        finally:
+            for reader in readers:
+                if reader is not None:
+                    reader.close()
+
+    def _read(self, sources: Sequence[Any]) -> list[Any]:
+        """The bytes of every row; None where reading failed."""
+        if not self.failed and set(map(type, sources)) <= {bytes}:
+            self.result.bytes_read += sum(map(len, sources))
+            return sources if isinstance(sources, list) else list(sources)
+        found = self._fetch(sources, self.program.reader)
+        self.result.bytes_read += sum(len(data) for data in found if data is not None)
+        return found
+
+    def _fetch(self, sources: Sequence[Any], fetch: Callable[[Any], Any]) -> list[Any]:
+        """`fetch` of every row; None where it failed."""
+        started = time.perf_counter_ns()
+        out: list[Any] = []
+        for i, source in enumerate(sources):
+            if i in self.failed:
+                out.append(None)
+                continue
+            try:
+                out.append(fetch(source))
+            except Exception as error:
+                self._fail(i, "read", "read", source, error)
+                out.append(None)
+        self.counters.add("read", "read", time.perf_counter_ns() - started, len(out))
+        return out
+
+    def _fail(self, row: int, stage: str, op: str, source: Any, error: BaseException) -> None:
+        self.failed.add(row)
+        self.result.failures.append(failure_of(self.morsel.offset + row, self.chain.slot, stage, op, source, error))
+
+    def _run_rows(
+        self, sources: Sequence[Any], data: Sequence[Any], block: np.ndarray | None, guessed: bool
+    ) -> ChainResult:
+        chain, morsel = self.chain, self.morsel
+        row = Row(self._columns(), morsel.length)
+        steps = bind_steps(chain.steps, row)
+        first, last = steps[0], len(steps) - 1
+        values: list[Any] | None = [None] * morsel.length if block is None or guessed else None
+        sizes: list[tuple[int, int] | None] | None = [None] * morsel.length if first.original_hw else None
+        seeds = _own_seeds(morsel) if chain.random else None
+        clock = time.perf_counter_ns
+        for i in range(morsel.length):
+            if i in self.failed:
+                continue
+            step = first
+            row.index = i
+            try:
+                if chain.random:
+                    row.rng = record_stream(self.seed, self.epoch, morsel.start + i, seeds[i] if seeds else None)
+                value, written = data[i], False
+                for position, step in enumerate(steps):
+                    started = clock()
+                    arguments = _arguments(step, row, value) if step.varies else step.arguments
+                    if step.takes is not None:
+                        _check_takes(step, value)
+                    # A guessed row says nothing about what a transform gives; a decoder says whether it fits.
+                    in_place = position == last and block is not None and step.out is not None and not (guessed and position)
+                    written = in_place and step.out(value, block[i, ...], **arguments) is not False  # type: ignore[misc,index]
+                    if not written:
+                        value = step.function(value, **arguments)
+                    self.counters.add(step.stage, step.op, clock() - started)
+                    if position == 0 and step.original_hw is not None and sizes is not None:
+                        sizes[i] = step.original_hw(data[i], block[i, ...] if written else value, **arguments)  # type: ignore[index]
+                if written:
+                    continue
+                if block is not None and _fits(value, block):
+                    block[i, ...] = value
+                elif values is not None:
+                    values[i] = value
+                else:
+                    raise OpError(f"gave {type_of(value)}, but declared {type_of(block[i, ...])}")  # type: ignore[index]
+            except Exception as error:
+                self._fail(i, step.stage, step.op, sources[i], error)
+        if guessed and values is not None and all(value is None for value in values):
+            values = None  # every row is in its place
+        return ChainResult(values, sizes)
+
+    def _columns(self) -> dict[str, Sequence[Any]]:
+        morsel = self.morsel
+        return {n: morsel.objects.get(n, ()) if morsel.batch is None else morsel.values(n) for n in self.chain.fields}
+
+
+def _fits(value: Any, block: np.ndarray) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype == block.dtype and value.shape == block.shape[1:]
+
+
+def bind_steps(steps: tuple[Step, ...], row: Row) -> tuple[Step, ...]:
+    """The steps with the ops inside them, and the conditions, ready to call at the rows that `row` walks."""
+    return tuple(
+        replace(s, arguments={k: _bound(v, row) for k, v in s.arguments.items()}) if s.nested else s for s in steps
+    )
+
+
+def _bound(value: Any, row: Row) -> Any:
+    if isinstance(value, Body):
+        return BoundBody(bind_steps(value.steps, row), row)
+    if isinstance(value, Cond):
+        return BoundCondition(value, row)
+    if isinstance(value, tuple):
+        return tuple(_bound(v, row) for v in value)
+    return value
+
+
+class BoundBody:
+    """Ops inside another op, as a function of the value."""
+
+    __slots__ = ("row", "steps")
+
+    def __init__(self, steps: tuple[Step, ...], row: Row) -> None:
+        self.steps = steps
+        self.row = row
+
+    def __call__(self, value: Any) -> Any:
+        for step in self.steps:
+            try:
+                arguments = _arguments(step, self.row, value) if step.varies else step.arguments
                 if step.takes is not None:
                     _check_takes(step, value)
-                if position == last and block is not None and step.out is not None:
-                    step.out(value, block[i, ...], **arguments)
-                    value = None
-                else:
-                    value = step.function(value, **arguments)
-                counters.add(step.stage, step.op, clock() - started)
-                if position == 0 and step.original_hw is not None and sizes is not None:
-                    sizes[i] = step.original_hw(data[i], value, **arguments)
-            if values is not None:
-                values[i] = value
-            elif value is not None:
-                row = block[i, ...]  # type: ignore[index]
-                if value.shape != row.shape or value.dtype != row.dtype:
-                    raise OpError(f"gave {type_of(value)}, but declared {type_of(row)}")
-                row[...] = value
-        except Exception as error:
-            failed.add(i)
-            result.failures.append(failure_of(morsel.offset + i, chain.slot, step.stage, step.op, sources[i], error))
-    return ChainResult(values, sizes)
+                value = step.function(value, **arguments)
+            except OpError as error:
+                raise OpError(f"{step.op}: {error}") from error
+        return value
 
 
-def _arguments(step: Step, columns: dict[str, Sequence[Any]], row: int, value: Any, rng: Any) -> dict[str, Any]:
+class BoundCondition:
+    """A condition inside an op, as a function of the value: of record fields alone it is worked out once per morsel."""
+
+    __slots__ = ("condition", "known", "row")
+
+    def __init__(self, condition: Cond, row: Row) -> None:
+        self.condition = condition
+        self.row = row
+        self.known = None if condition.needs_tensor() else condition.over(row.column, row.length).tolist()
+
+    def __call__(self, value: Any) -> bool:
+        if self.known is not None:
+            return bool(self.known[self.row.index])
+        return self.condition.of_record(self._field, value)
+
+    def _field(self, name: str) -> Any:
+        found = self.row.columns[name][self.row.index]
+        return None if found is MISSING else found
+
+
+def _arguments(step: Step, row: Row, value: Any) -> dict[str, Any]:
     arguments = dict(step.arguments)
     for name, column, parameter in step.dynamic:
-        found = columns[column][row]
+        found = row.columns[column][row.index]
         if found is MISSING:
             raise MissingFieldError(f"{step.op}({name}=) reads field {column!r}, which the record lacks")
-        arguments[name] = parameter.check(step.op, found) if not isinstance(found, str) else _refuse(step, name, column, found)
+        if isinstance(found, str) and not parameter.text:
+            _refuse(step, name, column, found)
+        arguments[name] = parameter.check(step.op, found)
     if step.random:
-        arguments["rng"] = rng
+        arguments["rng"] = row.rng
     if step.wants_layout:
         arguments["layout"] = step.layout or guess_layout(value)
     return arguments

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from .expr import Cond
-from .registry import Decoder, OpCall, Transform
+from .registry import BatchTransform, Decoder, OpCall, Transform
 from .source import ColumnarSource, Source
 
 
@@ -169,6 +169,14 @@ class GroupBy(Shape):
     input: Plan
     key: str | int | Callable[[Any], Any]
     prefetch: int = 4
+
+
+@dataclass(frozen=True, slots=True)
+class BatchOps(Plan):
+    """Run these batch transforms, in order, on each finished batch."""
+
+    input: Plan
+    calls: tuple[BatchTransform, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, TypeAlias, TypeVar
 
-from .arguments import check_dynamic, check_value, is_dynamic_annotation
+from .arguments import check_dynamic, check_value, is_dynamic_annotation, is_dynamic_text
 from .errors import PlanError, did_you_mean
 from .expr import Col, Cond, ConstValue, ParamRef
 from .schema import Takes, TensorType
@@ -40,6 +40,11 @@ class Parameter:
     annotation: Any
     default: Any
     dynamic: bool
+
+    @property
+    def text(self) -> bool:
+        """True for a text parameter that a column may give."""
+        return is_dynamic_text(self.annotation)
 
     @property
     def required(self) -> bool:

@@ -37,3 +37,9 @@ def record_stream(seed: int, epoch: int, index: int, own_seed: int | None = None
     state["has_uint32"] = 0
     generator.bit_generator.state = state
     return generator
+
+
+def batch_stream(seed: int, epoch: int, number: int, position: int, own_seed: int | None = None) -> np.random.Generator:
+    """The stream of one batch transform on one batch: `position` among the transforms, `own_seed` its `seed` argument."""
+    entropy = (seed & _MASK, epoch & _MASK, number & _MASK, position, 0 if own_seed is None else 1 + (own_seed & _MASK))
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence(entropy)))

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from queue import Empty
 from typing import Any, Literal
 
+import numpy as np
+
 from .actor import Actor, Credits, Mailbox, Mark
 from .actors.shape import BatchOpsActor, ShapeActor
 from .actors.source import SourceActor
@@ -21,7 +23,7 @@ from .batch import FinishedBatch, Job, describe_error
 from .errors import BatchError, InternalError
 from .executors.base import Executor
 from .physical import MorselResult, Program
-from .plan import Batch, MapBatches, Plan, Shape, Slots, walk
+from .plan import Batch, BatchOps, MapBatches, Plan, Shape, Slots, walk
 from .settings import drain_timeout
 from .stats import RunStats
 
@@ -66,6 +68,7 @@ class Graph:
         nodes = list(walk(plan))
         self.shape = next(n for n in nodes if isinstance(n, Shape))
         self.chains = next(n for n in nodes if isinstance(n, Slots)).chains
+        self.batch_ops = [c for n in reversed(nodes) if isinstance(n, BatchOps) for c in n.calls]
         self.batch_maps = [n.function for n in reversed(nodes) if isinstance(n, MapBatches)]
         self.program = program
         self.executor = executor
@@ -76,6 +79,7 @@ class Graph:
         self.epoch = epoch
         self.stats = stats
         self.wrap = wrap
+        self.row_types: dict[str, tuple[tuple[int, ...], np.dtype]] = {}
         self._concurrency = options.concurrency
         self._stopping = threading.Event()
         self.stopped = self._stopping.is_set
@@ -88,7 +92,7 @@ class Graph:
         rows = self.shape.size if isinstance(self.shape, Batch) else _LARGEST_GROUP
         self.shape_mailbox = Mailbox("shape", (prefetch + 1) * (rows + 1))
         self.actors: list[Actor] = [SourceActor(self), ShapeActor(self, self.shape_mailbox)]
-        if self.batch_maps:
+        if self.batch_ops or self.batch_maps:
             self.next_mailbox = Mailbox("batch-ops", prefetch + 2)
             self.actors.append(BatchOpsActor(self, self.next_mailbox))
         else:
@@ -106,6 +110,13 @@ class Graph:
             executor, ready = self.executor, length * (self.shape.prefetch if self.executor.pools_batches else 1)
             rows = max(1, min(executor.morsel_rows, length, -(-ready // (executor.splits * executor.workers))))
         return rows if self._concurrency is None else 1 if self._concurrency < rows else rows
+
+    def remember(self, slot: str, dense: np.ndarray | None) -> None:
+        """Note the row type of a slot in a finished batch, or that it had none: a guess for the batches to come."""
+        if dense is None:
+            self.row_types.pop(slot, None)
+        else:
+            self.row_types[slot] = (dense.shape[1:], dense.dtype)
 
     def part_done(self, job: Job, result: MorselResult | BaseException) -> None:
         """Some records of a morsel are back, others not yet."""

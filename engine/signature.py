@@ -10,6 +10,7 @@ from typing import Any
 from .expr import Cond
 from .plan import (
     Batch,
+    BatchOps,
     Chain,
     Collate,
     Filter,
@@ -96,6 +97,8 @@ def canonical_plan(plan: Plan) -> list[dict[str, Any]]:
                 out.append({"collate": True, "prefetch": prefetch})
             case GroupBy(key=key, prefetch=prefetch):
                 out.append({"group_by": key if isinstance(key, (str, int)) else canonical_function(key), "prefetch": prefetch})
+            case BatchOps(calls=calls):
+                out.append({"batch_ops": [c.canonical() for c in calls]})
             case MapBatches(function=function):
                 out.append({"map_batches": canonical_function(function)})
     return out

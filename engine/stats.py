@@ -14,7 +14,7 @@ class RunStats:
     """What happened since the loader was made.
 
     Each field has one writer: the Source actor (`source_*`, `submitted`), the Shape actor (ops, `bytes_read`,
-    `completed`, `failed`), the consumer's thread (`delivered`, `consumer_*`).
+    `completed`, `failed`), the BatchOps actor (`batch_ops`), the consumer's thread (`delivered`, `consumer_*`).
     """
 
     workers: int = 1
@@ -30,15 +30,17 @@ class RunStats:
     consumer_wait_ns: int = 0
     consumer_busy_ns: int = 0
     ops: dict[tuple[str, str], list[int]] = field(default_factory=dict)
+    batch_ops: dict[tuple[str, str], list[int]] = field(default_factory=dict)
     depths: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def add(self, result: MorselResult) -> None:
         self.bytes_read += result.bytes_read
-        for key, (total, count, worst) in result.counters.items():
-            entry = self.ops.setdefault(key, [0, 0, 0])
-            entry[0] += total
-            entry[1] += count
-            entry[2] = max(entry[2], worst)
+        for key, counted in result.counters.items():
+            _count(self.ops, key, *counted)
+
+    def add_batch_op(self, op: str, nanoseconds: int, records: int) -> None:
+        """One batch transform on one batch."""
+        _count(self.batch_ops, ("batch", op), nanoseconds, records, nanoseconds // max(records, 1))
 
     @property
     def worker_busy_ns(self) -> int:
@@ -61,7 +63,7 @@ class RunStats:
             "bytes_read": self.bytes_read,
             "ops": {
                 op: {"stage": stage, "count": n, "total_ns": total, "avg_ns": total // max(n, 1), "max_ns": worst}
-                for (stage, op), (total, n, worst) in self.ops.items()
+                for (stage, op), (total, n, worst) in (self.ops | self.batch_ops).items()
             },
             "stalls_ns": {
                 "source_busy": self.source_busy_ns,
@@ -89,6 +91,13 @@ class RunStats:
             f"{self.failed} failed, {self.bytes_read / 1e6:,.1f} MB read",
             f"bottleneck: {self.bottleneck()} ({advice})",
         ]
-        for (stage, op), (total, count, _) in sorted(self.ops.items(), key=lambda e: -e[1][0]):
+        for (stage, op), (total, count, _) in sorted((self.ops | self.batch_ops).items(), key=lambda e: -e[1][0]):
             lines.append(f"  {stage:<10} {op:<28} {100 * total / busy:5.1f} %  {total / max(count, 1) / 1e3:10,.1f} us x {count:,}")
         return "\n".join(lines)
+
+
+def _count(ops: dict[tuple[str, str], list[int]], key: tuple[str, str], total: int, count: int, worst: int) -> None:
+    entry = ops.setdefault(key, [0, 0, 0])
+    entry[0] += total
+    entry[1] += count
+    entry[2] = max(entry[2], worst)

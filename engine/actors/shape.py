@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,6 +11,8 @@ from ..actor import Actor, Mailbox, Mark
 from ..batch import FinishedBatch, Job, SlotColumn
 from ..errors import BatchError
 from ..physical import MorselResult
+from ..registry import BatchTransform
+from ..rng import batch_stream
 
 if TYPE_CHECKING:
     from ..run import Graph
@@ -90,7 +93,11 @@ def assemble(job: Job, graph: Graph) -> FinishedBatch:
         if sizes is not None and failed:
             sizes = [sizes[i] for i in indices]
         block = job.blocks.get(slot)
+        if block is not None and slot in job.guessed and slot in job.results:  # some row had another type than guessed
+            job.results[slot].extend(rows_in_place(job, slot, block.array))
+            block = None
         if block is not None:
+            graph.remember(slot, block.array)
             array = block.array
             if failed:
                 close_gaps(array, indices)
@@ -98,6 +105,7 @@ def assemble(job: Job, graph: Graph) -> FinishedBatch:
             slots[slot] = SlotColumn(dense=array, sizes=sizes)
             continue
         column = gather(job, slot, indices, chain.is_object, graph)
+        graph.remember(slot, column.dense)
         column.sizes = sizes
         slots[slot] = column
     job.blocks = {}
@@ -109,6 +117,14 @@ def close_gaps(array: np.ndarray, indices: Any) -> None:
     for to, row in enumerate(indices):
         if to != row:
             array[to] = array[row]
+
+
+def rows_in_place(job: Job, slot: str, array: np.ndarray) -> list[tuple[int, int, Any]]:
+    """The rows of a guessed block that were written there, as pieces; rows that came back by value are taken out."""
+    by_value = {
+        offset + i for offset, _, values in job.results[slot] for i, value in enumerate(values) if value is not None
+    }
+    return [(i, 1, [array[i].copy()]) for i in range(job.length) if i not in by_value and i not in job.failures]
 
 
 def gather(job: Job, slot: str, indices: Any, objects: bool, graph: Graph) -> SlotColumn:
@@ -124,8 +140,10 @@ def gather(job: Job, slot: str, indices: Any, objects: bool, graph: Graph) -> Sl
         rows = pieces[0][2]
     else:
         by_row: list[Any] = [None] * job.length
-        for offset, length, values in pieces:
-            by_row[offset : offset + length] = list(values)
+        for offset, _, values in pieces:
+            for i, value in enumerate(values, offset):
+                if value is not None:
+                    by_row[i] = value
         rows = [by_row[i] for i in indices] if job.failures else by_row
     if objects or any(not isinstance(row, np.ndarray) for row in rows):
         return SlotColumn(rows=rows if rows is not None else [], objects=True)
@@ -138,7 +156,7 @@ def gather(job: Job, slot: str, indices: Any, objects: bool, graph: Graph) -> Sl
 
 
 class BatchOpsActor(Actor):
-    """Applies the Python batch maps, in order, to each finished batch."""
+    """Applies the batch transforms, then the Python batch maps, in order, to each finished batch."""
 
     def __init__(self, graph: Graph, mailbox: Mailbox) -> None:
         super().__init__("batch-ops", graph, mailbox)
@@ -148,13 +166,32 @@ class BatchOpsActor(Actor):
         if isinstance(message, (Mark, BaseException)):
             self.graph.delivery.put(message)
             return
-        batch = self.graph.wrap(message)
+        op = "a batch map"
         try:
-            result = batch
+            for position, call in enumerate(self.graph.batch_ops):
+                op = f"{call}"
+                message = self.transformed(message, call, position)
+            if not self.graph.batch_maps:
+                self.graph.delivery.put(message)
+                return
+            op = "a batch map"
+            result = self.graph.wrap(message)
             for function in self.graph.batch_maps:
                 result = function(result)
         except Exception as error:
-            error.add_note(f"in a batch map, batch {message.number}")
+            error.add_note(f"in {op}, batch {message.number}")
             self.graph.delivery.put(error)
             return
         self.graph.delivery.put((message, result))
+
+    def transformed(self, batch: FinishedBatch, call: BatchTransform, position: int) -> FinishedBatch:
+        """One transform on one batch; a batch without survivors has nothing to transform."""
+        if not batch.length:
+            return batch
+        graph, arguments = self.graph, call.arguments
+        if "rng" in call.spec.injected:
+            arguments["rng"] = batch_stream(graph.seed, graph.epoch, batch.number, position, arguments.get("seed"))
+        started = time.perf_counter_ns()
+        result: FinishedBatch = call.spec.function(batch, **arguments)
+        graph.stats.add_batch_op(call.name, time.perf_counter_ns() - started, batch.length)
+        return result

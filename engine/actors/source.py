@@ -14,7 +14,7 @@ from ..actor import Actor, Mark
 from ..batch import Job, Keys, stem
 from ..errors import MissingFieldError, PlanError, RecordError
 from ..executors.base import Task
-from ..expr import field_getter
+from ..expr import Cond, field_getter
 from ..morsel import Morsel, column_values
 from ..physical import MISSING, ChainProgram, Failure, MorselResult, failure_of, run_morsel
 from ..plan import Chain
@@ -73,7 +73,7 @@ class SourceActor(Actor):
         """Make the job of one batch and queue its morsels."""
         graph = self.graph
         length = len(unit)
-        columns = Columns(unit, graph)
+        columns = Columns(unit, graph, self.index)
         job = Job(
             number=number,
             start=self.index,
@@ -90,12 +90,19 @@ class SourceActor(Actor):
         if graph.program.inline:
             self.run_inline(job, columns)
             return
+        guessed: set[str] = set()
         for chain in graph.program.chains:
-            if chain.slot not in job.inactive and not chain.is_object:
-                kind = chain.type if chain.type.static else columns.uniform_type(chain)
-                if kind.static:
-                    shape = (length, *kind.shape)  # type: ignore[misc]
-                    job.blocks[chain.slot] = graph.executor.buffers.acquire(shape, np.dtype(kind.dtype))
+            if chain.slot in job.inactive or chain.is_object:
+                continue
+            kind = chain.type if chain.type.static else columns.uniform_type(chain)
+            row: tuple[Any, Any] | None = None
+            if kind.static:
+                row = kind.shape, np.dtype(kind.dtype)
+            elif not chain.whole_column and (row := graph.row_types.get(chain.slot)) is not None:
+                guessed.add(chain.slot)
+            if row is not None:
+                job.blocks[chain.slot] = graph.executor.buffers.acquire((length, *row[0]), row[1])
+        job.guessed = frozenset(guessed)
         rows = graph.morsel_rows(length)
         failed = frozenset(job.failures)
         for offset in range(0, length, rows):
@@ -117,8 +124,9 @@ class SourceActor(Actor):
 class Columns:
     """The columns that the chains of a plan read from one unit of records, and the rows that lack them."""
 
-    def __init__(self, unit: Unit, graph: Graph) -> None:
+    def __init__(self, unit: Unit, graph: Graph, start: int) -> None:
         self.unit = unit
+        self.start = start
         self.length = len(unit)
         self.failures: dict[int, Failure] = {}
         self.values: dict[str, Sequence[Any]] = {}
@@ -237,38 +245,69 @@ class Columns:
 
     def _inactive(self, chains: tuple[Chain, ...], graph: Graph) -> frozenset[str]:
         """Slots that are switched off for this batch: all of its records must agree."""
-        off: set[str] = set()
-        for chain in chains:
-            if not chain.optional and chain.skip is None:
-                continue
-            states = {self._switched_off(chain, row) for i, row in self._records() if i not in self.failures}
-            if len(states) > 1:
-                raise graph.mismatch(chain.slot)
-            if states == {True}:
-                if not chain.optional:
-                    raise PlanError(
-                        f"slot {chain.slot!r} was switched off by its condition but is not optional: "
-                        f"declare it slot({chain.slot!r}, optional=True)"
-                    )
-                off.add(chain.slot)
-        if off and len(off) == len(chains):
-            raise PlanError("every slot is switched off for some record: nothing is left to deliver")
-        return frozenset(off)
+        conditional = [c for c in chains if c.optional or c.skip is not None]
+        if not conditional:
+            return frozenset()
+        good = np.ones(self.length, np.bool_)
+        good[list(self.failures)] = False
+        off: dict[str, np.ndarray] = {}
+        for chain in conditional:
+            off[chain.slot] = self._switched_off(chain) & good
+            if not chain.optional and off[chain.slot].any():
+                raise PlanError(
+                    f"slot {chain.slot!r} was switched off by its condition for record {self._first(off[chain.slot])} but "
+                    f"is not optional: declare it slot({chain.slot!r}, optional=True)"
+                )
+        if len(off) == len(chains) and (empty := np.logical_and.reduce(list(off.values()))).any():
+            raise PlanError(f"every slot is switched off for record {self._first(empty)}: nothing is left to deliver")
+        for slot, rows in off.items():
+            if rows.any() and (rows != good).any():
+                raise graph.mismatch(slot)
+        return frozenset(slot for slot, rows in off.items() if rows.any())
 
-    def _records(self) -> Iterator[tuple[int, Any]]:
-        if self.unit.batch is None:
-            yield from enumerate(self.unit.rows)
-            return
-        from ..records import rows_of
+    def _first(self, rows: np.ndarray) -> int:
+        """The number, within the epoch, of the first record that is marked."""
+        return self.start + int(rows.argmax())
 
-        yield from enumerate(rows_of(self.unit.batch))
+    def _switched_off(self, chain: Chain) -> np.ndarray:
+        """bool[length]: the record lacks the optional slot's value, or its condition says so."""
+        off = np.zeros(self.length, np.bool_)
+        if chain.skip is not None:
+            off |= self._where(chain.skip)
+        if chain.optional:
+            off |= self._absent(chain.slot)
+        return off
 
-    @staticmethod
-    def _switched_off(chain: Chain, record: Any) -> bool:
-        get = field_getter(record)
-        if chain.skip is not None and chain.skip.of_record(get):
-            return True
-        return chain.optional and isinstance(record, Mapping) and record.get(chain.slot) is None
+    def _where(self, condition: Cond) -> np.ndarray:
+        """bool[length]: the condition over the records' fields, nothing read."""
+        batch = self.unit.batch
+        if batch is None:
+            return condition.over(self._field_values, self.length)
+        names = sorted(condition.columns())
+        if not names or not set(names) <= set(batch.schema.names):
+            return condition.over(self._field_values, self.length)
+        import polars as pl
+
+        frame = pl.DataFrame(batch.select(names))
+        return frame.select(condition.to_polars(frame.schema).alias("off"))["off"].to_numpy()
+
+    def _field_values(self, name: str) -> Sequence[Any]:
+        """A field of every record, None where it is missing or the record is bad."""
+        batch = self.unit.batch
+        if batch is not None:
+            return self.column(name) if name in batch.schema.names else [None] * self.length
+        if self.mappings:
+            return [row.get(name) for row in self.unit.rows]
+        return [None if i in self.failures else field_getter(row)(name) for i, row in enumerate(self.unit.rows)]
+
+    def _absent(self, slot: str) -> np.ndarray:
+        batch = self.unit.batch
+        if batch is None:
+            rows = self.unit.rows
+            return np.fromiter((isinstance(r, Mapping) and r.get(slot) is None for r in rows), np.bool_, self.length)
+        if slot not in batch.schema.names:
+            return np.ones(self.length, np.bool_)
+        return ~np.asarray(batch.column(slot).is_valid())
 
     # ---------------------------------------------------------------- keys and morsels
 

@@ -178,12 +178,12 @@ class _Link:
             self.mapped[identity] = None
             self.mapped.move_to_end(identity)
             offset = block.array.strides[0] * morsel.offset
-            addresses[slot] = BlockAddress(identity, offset, rows.shape, rows.dtype.str)
+            addresses[slot] = BlockAddress(identity, offset, rows.shape, rows.dtype)
         dropped = []
         while len(self.mapped) > max(_MAPPINGS, len(addresses)):
             dropped.append(self.mapped.popitem(last=False)[0])
         request = RunRequest(
-            task.seed, task.epoch, addresses, task.job.inactive, tuple(mapped), tuple(dropped)
+            task.seed, task.epoch, addresses, task.job.inactive, task.job.guessed, tuple(mapped), tuple(dropped)
         )
         try:
             send(self.channel, request, parts, tuple(descriptors))

@@ -56,7 +56,7 @@ def _work(tasks: SimpleQueue[Task | None]) -> None:
             rows = slice(morsel.offset, morsel.offset + morsel.length)
             blocks = {slot: block.array[rows] for slot, block in task.job.blocks.items()}
             result = run_morsel(
-                task.program, morsel, blocks, task.seed, task.epoch, task.job.inactive, task.stopped
+                task.program, morsel, blocks, task.seed, task.epoch, task.job.inactive, task.stopped, task.job.guessed
             )
             del blocks, morsel  # a worker that waits must not keep a batch's memory
             task.done(task.job, result)

@@ -30,7 +30,7 @@ class BlockAddress:
     identity: int
     offset: int
     shape: tuple[int, ...]
-    dtype: str
+    dtype: np.dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,7 @@ class RunRequest:
     epoch: int
     blocks: dict[str, BlockAddress]
     inactive: frozenset[str]
+    guessed: frozenset[str] = frozenset()
     mapped: tuple[tuple[int, int], ...] = ()
     dropped: tuple[int, ...] = ()
 
@@ -98,7 +99,7 @@ def _answer(
             os.close(descriptor)
         morsel = Morsel.from_ipc(parts[0], parts[1])
         blocks = {slot: _rows(mappings, address) for slot, address in request.blocks.items()}
-        result = run_morsel(program, morsel, blocks, request.seed, request.epoch, request.inactive)
+        result = run_morsel(program, morsel, blocks, request.seed, request.epoch, request.inactive, None, request.guessed)
     except Exception as error:
         return _portable(error)
     return result
@@ -106,7 +107,7 @@ def _answer(
 
 def _rows(mappings: dict[int, mmap.mmap], address: BlockAddress) -> np.ndarray:
     count = int(np.prod(address.shape, dtype=np.int64))
-    flat = np.frombuffer(mappings[address.identity], np.dtype(address.dtype), count, address.offset)
+    flat = np.frombuffer(mappings[address.identity], address.dtype, count, address.offset)
     return flat.reshape(address.shape)
 
 

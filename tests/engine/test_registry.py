@@ -278,7 +278,7 @@ def test_the_batched_kernel_takes_the_whole_column() -> None:
     register_kernel("hexa", "batched", kind="decoder")(batched)
     slot = dataio.slot("x").decode_hexa()  # type: ignore[attr-defined]
     found = run(dataio.pipeline(slot, dataio.batch(4)), [b"1", b"2", b"zz", b"4", b"5", b"6", b"7", b"8", b"9"])
-    assert columns == [4, 4, 1]
+    assert sorted(columns) == [1, 4, 4]  # workers take them in any order
     assert [b["slots"]["x"] for b in found] == [[1, 2, 4], [5, 6, 7, 8], [9]]
     assert found[0]["errors"] == [(2, "x", "decode", "hexa", "ValueError")]
 
