@@ -12,7 +12,8 @@ from .engine.explain import explain as explain_plan
 from .engine.explain import function_name
 from .engine.registry import BatchTransform
 from .engine.rules import optimize
-from .engine.signature import canonical_function, canonical_plan, signature
+from .engine.custom import canonical_function
+from .engine.signature import canonical_plan, signature
 from .engine.source import Source
 from .stages import (
     BatchStage,

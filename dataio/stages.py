@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from .engine.custom import CustomOp, custom_op
 from .engine.expr import Cond, Not
 from .engine.plan import Chain
-from .engine.registry import BatchTransform, Decoder, OpCall, Transform
+from .engine.registry import BatchTransform, Decoder, OpCall, Transform, lookup
 from .slot_methods import SlotMethods
 
 
@@ -75,6 +76,14 @@ class SlotStage(SlotMethods):
             raise TypeError(f"active_when() takes a condition from dataio.cond, got {cond!r}")
         return self.skip_when(Not(cond))
 
+    def when(self, cond: Cond) -> When:
+        """Begin an n-way branch: `.when(c).then(op).elif_(d).then(op).otherwise(op)`; the first true condition wins.
+
+        Conditions on record fields are worked out before anything is decoded, those on the tensor (`cond.shape`,
+        `cond.ndim`) where the branch stands. Without `otherwise`, a record that meets no condition stays as it is.
+        """
+        return When(self, cond, ())
+
     def describe(self) -> dict[str, Any]:
         """Plain values: output, decoder, transforms, optional, skip_when."""
         return {
@@ -97,6 +106,61 @@ class SlotStage(SlotMethods):
         if self.output or other.output:
             raise ValueError("only unbound chain()s can be added")
         return _joined(self, other)
+
+
+@dataclass(frozen=True, slots=True)
+class When:
+    """A condition that waits for its transforms."""
+
+    stage: SlotStage
+    cond: Cond
+    arms: tuple[tuple[Cond, tuple[Transform, ...]], ...]
+
+    def then(self, *ops: Transform) -> Then:
+        """What to do where the condition is true.
+
+        Raises:
+            TypeError: the condition is none, or something that is no transform.
+            ValueError: no transform.
+        """
+        if not isinstance(self.cond, Cond):
+            raise TypeError(f"when() and elif_() take a condition from dataio.cond, got {self.cond!r}")
+        if not ops:
+            raise ValueError("then() takes at least one transform")
+        arms = (*self.arms, (self.cond, ops))
+        stage = self.stage
+        branch = _branch(arms, None)
+        return Then(
+            stage.output, stage.decoder, (*stage.transforms, branch), stage.optional, stage.skip_cond, stage, arms
+        )
+
+
+def _branch(arms: tuple[Any, ...], default: tuple[Any, ...] | None) -> Transform:
+    made = lookup("select", "transform").call(arms=arms, default=default)
+    assert isinstance(made, Transform)
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class Then(SlotStage):
+    """A slot whose last transform is a branch that may go on. Any other method ends the branch."""
+
+    before: SlotStage | None = field(default=None, repr=False, compare=False)
+    arms: tuple[tuple[Cond, tuple[Transform, ...]], ...] = field(default=(), repr=False, compare=False)
+
+    def elif_(self, cond: Cond) -> When:
+        """The next condition, for where those before are false."""
+        return When(self._open(), cond, self.arms)
+
+    def otherwise(self, *ops: Transform) -> SlotStage:
+        """What to do where no condition is true; no transform: leave the value as it is."""
+        before = self._open()
+        return replace(before, transforms=(*before.transforms, _branch(self.arms, ops or None)))
+
+    def _open(self) -> SlotStage:
+        if self.before is None or len(self.transforms) != len(self.before.transforms) + 1:
+            raise ValueError("elif_() and otherwise() must follow then() directly")
+        return self.before
 
 
 def _joined(first: SlotStage, second: SlotStage) -> SlotStage:
@@ -231,37 +295,6 @@ def group_by(key: str | int | Callable[[Any], Any], *, prefetch: int | None = No
     if isinstance(key, bool) or not (isinstance(key, (str, int)) or callable(key)):
         raise TypeError(f"group_by() takes a field name, an index or a callable, got {key!r}")
     return GroupByStage(key, prefetch=_prefetch(prefetch))
-
-
-@dataclass(frozen=True, slots=True)
-class CustomOp:
-    """A Python function with a name and version, which stand for it in a plan's signature."""
-
-    name: str
-    version: str
-    fn: Callable[..., Any] | None = field(default=None, compare=False)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self.fn is None:
-            raise TypeError(f"custom op {self.name!r} has no function")
-        return self.fn(*args, **kwargs)
-
-    def describe(self) -> dict[str, str]:
-        return {"name": self.name, "version": self.version}
-
-
-def custom_op(fn: Callable[..., Any] | None = None, *, name: str | None = None, version: str = "1") -> Any:
-    """Name a Python function for `map`: `custom_op(fn)`, `@custom_op` or `@custom_op(name=..., version=...)`."""
-    for what, value in (("name", name), ("version", version)):
-        if value is not None and not isinstance(value, str):
-            raise TypeError(f"custom_op({what}=) must be a str, got {value!r}")
-        if value == "":
-            raise ValueError(f"custom_op({what}=) must not be empty")
-    if fn is None:
-        return lambda function: custom_op(function, name=name, version=version)
-    if not callable(fn):
-        raise TypeError(f"custom_op() takes a callable, got {fn!r}")
-    return CustomOp(name or str(getattr(fn, "__name__", type(fn).__name__)), version, fn)
 
 
 @dataclass(frozen=True, slots=True)

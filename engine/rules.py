@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from .expr import All, Cond
 from .plan import Batch, Chain, Filter, GroupBy, Limit, Plan, Scan, Select, Shape, Slots, needs_records
-from .registry import Decoder, OpCall, Transform, fusions
+from .registry import Decoder, OpCall, Transform, fusions, simplifications
 from .rewrite import Rewritten, Rule, rewrite, rule
 
 KEY_FIELDS = ("key", "id", "name", "path", "uri")
@@ -111,6 +111,22 @@ def _fuse_once(chain: Chain, fuse: Callable[[OpCall, OpCall], tuple[OpCall, ...]
     return None
 
 
+def simplification_rule(name: str, simplify: Callable[[OpCall], tuple[OpCall, ...] | None]) -> Rule:
+    """A registered rewrite of one transform, as a rule over every chain of a plan."""
+
+    def simplify_transforms(node: Slots) -> Plan | None:
+        for position, chain in enumerate(node.chains):
+            for i, call in enumerate(chain.transforms):
+                if (new := simplify(call)) is not None:
+                    transforms = (*chain.transforms[:i], *new, *chain.transforms[i + 1 :])
+                    simpler = replace(chain, transforms=transforms)  # type: ignore[arg-type]
+                    return replace(node, chains=(*node.chains[:position], simpler, *node.chains[position + 1 :]))
+        return None
+
+    simplify_transforms.__doc__ = simplify.__doc__
+    return Rule(name, Slots, simplify_transforms)
+
+
 RELATIONAL = (
     filter_below_select,
     predicate_pushdown,
@@ -123,4 +139,6 @@ RELATIONAL = (
 
 def optimize(plan: Plan) -> Rewritten:
     """Every rule, to a fixed point."""
-    return rewrite(plan, (*RELATIONAL, *(fusion_rule(name, f) for name, f in fusions().items())))
+    simplify = (simplification_rule(name, f) for name, f in simplifications().items())
+    fuse = (fusion_rule(name, f) for name, f in fusions().items())
+    return rewrite(plan, (*RELATIONAL, *simplify, *fuse))

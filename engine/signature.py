@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
 from typing import Any
 
+from .custom import canonical_function
 from .expr import Cond
 from .plan import (
     Batch,
@@ -33,45 +33,6 @@ def canonical_chain(chain: Chain) -> dict[str, Any]:
         "optional": chain.optional,
         "skip": chain.skip.canonical() if chain.skip else None,
     }
-
-
-def canonical_function(function: Callable[..., Any]) -> dict[str, Any]:
-    """A callable's identity: a custom op's name and version, else where it is defined and what its code is."""
-    if hasattr(function, "describe"):
-        described: dict[str, Any] = function.describe()
-        return described
-    code = getattr(function, "__code__", None)
-    digest = hashlib.sha256(repr(_code(code)).encode()).hexdigest() if code else None
-    closure = [repr(c.cell_contents) for c in (getattr(function, "__closure__", None) or ()) if _plain(c)]
-    return {
-        "module": getattr(function, "__module__", type(function).__module__),
-        "name": getattr(function, "__qualname__", type(function).__qualname__),
-        "code": digest,
-        "defaults": [repr(d) for d in getattr(function, "__defaults__", None) or ()],
-        "closure": closure,
-    }
-
-
-def _code(code: Any) -> list[Any]:
-    return [code.co_code.hex(), [_constant(c) for c in code.co_consts], list(code.co_names)]
-
-
-def _constant(value: Any) -> Any:
-    """A constant in a form that prints the same in every process."""
-    if hasattr(value, "co_code"):  # an inner function, which would print with an address and a file name
-        return _code(value)
-    if isinstance(value, frozenset):  # `x in {"a", "b"}`: its order follows the hash seed
-        return ["set", *sorted(map(repr, value))]
-    if isinstance(value, tuple):
-        return tuple(map(_constant, value))
-    return value
-
-
-def _plain(cell: Any) -> bool:
-    try:
-        return isinstance(cell.cell_contents, (bool, int, float, str, bytes, tuple, type(None)))
-    except ValueError:  # an empty cell
-        return False
 
 
 def canonical_plan(plan: Plan) -> list[dict[str, Any]]:
