@@ -26,8 +26,9 @@ MAX_HEADER = 100_000_000
 """Bytes of a header, as the format says."""
 FIRST_READ = 4096
 """Bytes of the first read: most often the whole header, and a page is what the system reads anyway."""
-KEEP_BELOW = 16384
-"""Bytes of headers that are also known by their content: small files of one data set share a few."""
+SMALL = 1 << 15
+"""Bytes of headers that are known by their content, and of files known by that alone: a data set of small files has few
+headers, and as many identities as records."""
 DTYPES = {
     "BOOL": "bool", "U8": "uint8", "I8": "int8", "U16": "uint16", "I16": "int16", "U32": "uint32", "I32": "int32",
     "U64": "uint64", "I64": "int64", "F16": "float16", "F32": "float32", "F64": "float64", "C64": "complex64",
@@ -72,7 +73,8 @@ def decode_safetensors_out(reader: RangeReader, out: np.ndarray, *, tensor_key: 
 
 
 def _place(reader: RangeReader, key: str) -> TensorPlace:
-    place = find("the safetensors file", _headers.get(reader, read_header), key)
+    header = read_header(reader) if reader.size <= SMALL else _headers.get(reader, read_header)
+    place = find("the safetensors file", header, key)
     if place.dtype.kind == "V" and place.dtype.names is None:
         raise OpError(f"safetensors tensor {key!r} has elements of 4 or 6 bits, which no array holds; store it as U8")
     return place
@@ -94,7 +96,7 @@ def read_header(reader: RangeReader) -> Header:
     if 8 + length > reader.size:
         raise OpError(f"safetensors file is truncated inside its header: {reader.size} bytes, header of {length}")
     header = bytes(first[8 : 8 + length]) if 8 + length <= len(first) else bytes(reader.read(8, length))
-    parse = _parse_known if length <= KEEP_BELOW else _parse
+    parse = _parse_known if length <= SMALL else _parse
     return parse(header, reader.size)
 
 
