@@ -93,11 +93,24 @@ def float_scratch(name: str, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _look_up(image: np.ndarray, out: np.ndarray, table: np.ndarray) -> None:
-    """`table[v]`, of one table uint8[256] or one per channel, uint8[c, 256]."""
+    """`table[v]` of uint8[256]."""
     if image.size:
-        if table.ndim == 2:
-            table = np.ascontiguousarray(table.T)[None]
         stored(_cv2().LUT(image, table, dst=out), out)
+
+
+def _look_up_channels(image: np.ndarray, out: np.ndarray, tables: np.ndarray) -> None:
+    """`tables[c, v]` of uint8[c, 256]: plane by plane, in two thirds of the time of OpenCV's tables of pixels."""
+    cv2, planes = _cv2(), _split(image)
+    for plane, table in zip(planes, tables):
+        stored(cv2.LUT(plane, table, dst=plane), plane)
+    stored(cv2.merge(planes, dst=out), out)
+
+
+def _split(image: np.ndarray) -> list[np.ndarray]:
+    """The channels of an image with pixels, uint8[h, w] each, in scratch memory."""
+    planes = list(scratch("planes", (image.shape[2], *image.shape[:2])))
+    _cv2().split(image, planes)
+    return planes
 
 
 def _bytes(values: np.ndarray) -> np.ndarray:
@@ -141,7 +154,7 @@ def _posterize_into(image: np.ndarray, out: np.ndarray, bits: int) -> None:
 
 def _equalize_into(image: np.ndarray, out: np.ndarray) -> None:
     if image.size:
-        _look_up(image, out, np.stack([_equalizing_table(counts) for counts in _histograms(image)]))
+        _look_up_channels(image, out, np.stack([_equalizing_table(counts) for counts in _histograms(image)]))
 
 
 def _histograms(image: np.ndarray) -> list[np.ndarray]:
@@ -172,10 +185,9 @@ def _equalizing_table(counts: np.ndarray) -> np.ndarray:
 
 def _autocontrast_into(image: np.ndarray, out: np.ndarray) -> None:
     if image.size:
-        cv2 = _cv2()
-        planes = scratch("planes", (image.shape[2], *image.shape[:2]))
-        cv2.split(image, list(planes))
-        _look_up(image, out, np.stack([_stretching_table(int(p.min()), int(p.max())) for p in planes]))
+        _look_up_channels(
+            image, out, np.stack([_stretching_table(int(p.min()), int(p.max())) for p in _split(image)])
+        )
 
 
 def _stretching_table(low: int, high: int) -> np.ndarray:
@@ -519,7 +531,7 @@ def jitter_into(image: np.ndarray, out: np.ndarray, factors: Jitter) -> None:
     if contrast != 1.0:
         means = np.array(_cv2().mean(image)[:3])[:, None]
         tables = _bytes(LEVELS * (brightness * contrast) + means * (1.0 - contrast))
-        _look_up(image, out, tables)
+        _look_up_channels(image, out, tables)
         image = out
     elif brightness != 1.0:
         _look_up(image, out, _bytes(LEVELS * brightness))
@@ -536,7 +548,7 @@ def _turn_into(image: np.ndarray, out: np.ndarray, saturation: float, hue: float
     degrees = 360.0 * (hue % 1.0)  # not negative: OpenCV's way back takes hues from 0 to 720
     rule = np.array([[1, 0, 0, degrees], [0, saturation, 0, 0], [0, 0, 1, 0]], np.float32)
     for rows in bands(*image.shape[:2]):
-        band = image[rows]
+        band, target = image[rows], out[rows]
         pixels, hsv = float_scratch("pixels", band.shape), float_scratch("hsv", band.shape)
         np.copyto(pixels, band)
         stored(cv2.cvtColor(pixels, cv2.COLOR_RGB2HSV, dst=hsv), hsv)
@@ -544,7 +556,7 @@ def _turn_into(image: np.ndarray, out: np.ndarray, saturation: float, hue: float
         if saturation > 1.0:
             stored(cv2.min(pixels, (1e9, 1.0, 1e9, 0.0), dst=pixels), pixels)
         stored(cv2.cvtColor(pixels, cv2.COLOR_HSV2RGB, dst=hsv), hsv)
-        stored(cv2.convertScaleAbs(hsv, dst=out[rows]), out[rows])
+        stored(cv2.convertScaleAbs(hsv, dst=target), target)
 
 
 @register_op("color_jitter", takes=RGB, infer=infer_rgb, random=True)
