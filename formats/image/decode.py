@@ -16,6 +16,7 @@ measured 1.2 to 1.3 times as fast as Pillow at equal pixels; everything else goe
 from __future__ import annotations
 
 import io
+import math
 from functools import cache
 from typing import Any, Literal, TypeAlias
 
@@ -125,13 +126,14 @@ def image(
     """Decode one encoded image; its format is told from the content.
 
     Args:
-        data: JPEG, PNG, WebP, GIF, BMP, TIFF, PNM, AVIF, JPEG 2000, QOI, TGA or ICO.
+        data: JPEG, PNG, WebP, GIF, BMP, TIFF, PNM and PAM, AVIF, JPEG 2000, QOI, TGA or ICO.
         mode: "rgb", "rgba" or "gray" ("grayscale", "luma").
         normalize: "none" keeps uint8, "unit" is x/255, "symmetric" is x/127.5 - 1, both float32.
         layout: "hwc" or "chw".
         allow_alpha: mode "rgb" only: always give 4 channels, as "rgba".
         max_pixels, max_width, max_height: limits on the stored size; 0 for none.
-        max_decoded_bytes: limit on the bytes of the result; 0 for none.
+        max_decoded_bytes: limit on the bytes of the result, and on those of a PNG's samples as stored, one byte each; 0 for
+            none.
         backend: "auto", or "nvjpeg" to insist on NVIDIA's decoder.
         fill_color: mode "rgb" only: composite transparent images over this colour.
         orient: turn the image upright as its Exif orientation says.
@@ -205,6 +207,8 @@ def check_limits(
         raise LimitError(f"{found} exceeds max_width={max_width}; pass a larger limit, or 0 for none")
     if max_height and height > max_height:
         raise LimitError(f"{found} exceeds max_height={max_height}; pass a larger limit, or 0 for none")
+    if header.format == "png":  # decoded as stored before channels are dropped
+        pixel_bytes = max(pixel_bytes, header.channels)
     if max_decoded_bytes and height * width * pixel_bytes > max_decoded_bytes:
         raise LimitError(
             f"{found} decodes to {height * width * pixel_bytes} bytes and exceeds max_decoded_bytes={max_decoded_bytes}; "
@@ -237,7 +241,31 @@ def _decode(
         pixels = _opencv(data, mode)
         if pixels is not None and pixels.shape[:2] == (header.height, header.width):
             return pixels
+    if header.payload:
+        return _netpbm(data, header, mode, fill)
     return _pillow(data, header, mode, fill)
+
+
+def _netpbm(data: BytesLike, header: Header, mode: str, fill: Color | None) -> np.ndarray:
+    """PAM, which Pillow does not read, and 16-bit colour PNM, of which Pillow rounds the samples.
+
+    Raises:
+        OpError: the samples end early.
+    """
+    from PIL import Image
+
+    dtype, shape = np.dtype(">u2" if header.maxval > 255 else "u1"), (header.height, header.width, header.channels)
+    samples = np.frombuffer(as_view(data)[header.payload :], np.uint8)
+    need = math.prod(shape) * dtype.itemsize
+    if len(samples) < need:
+        raise OpError(f"damaged or truncated pnm of {len(data)} bytes: its samples take {need}, there are {len(samples)}")
+    values = samples[:need].view(dtype).reshape(shape)
+    if header.maxval == 65535:
+        values = values >> 8
+    elif header.maxval != 255:
+        values = np.minimum((values.astype(np.uint32) * 255 + header.maxval // 2) // header.maxval, 255)
+    values = values.astype(np.uint8)
+    return _array(_convert(Image.fromarray(values[:, :, 0] if header.channels == 1 else values), mode, fill))
 
 
 @cache

@@ -27,6 +27,7 @@ class Header:
         exif: the TIFF-structured Exif block, where one was found.
         plain: 8-bit colour or gray without transparency, palette or animation (PNG and WebP): any library decodes
             it to the same pixels.
+        maxval, payload: binary PNM with two-byte samples in colour, and PAM: the largest sample, and where samples begin.
     """
 
     height: int
@@ -36,6 +37,8 @@ class Header:
     orientation: int = 1
     exif: memoryview | None = None
     plain: bool = False
+    maxval: int = 0
+    payload: int = 0
 
 
 _SOF = frozenset({*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC})
@@ -89,6 +92,8 @@ def _dispatch(view: memoryview, head: bytes) -> Header:
         return _tiff(view)
     if head[:1] == b"P" and head[1:2] in b"123456" and head[2:3].isspace():
         return _pnm(view)
+    if head[:3] == b"P7\n":
+        return _pam(view)
     if head[4:8] == b"ftyp":
         return _avif(view)
     if head[:4] == b"\xff\x4f\xff\x51" or head[4:8] == b"jP  ":
@@ -222,9 +227,11 @@ def _tiff(view: memoryview) -> Header:
 
 def _pnm(view: memoryview) -> Header:
     head = bytes(view[:4096])
+    kind = head[1:2]
+    wanted = 2 if kind in b"14" else 3  # bitmaps tell no largest sample
     fields: list[int] = []
     pos = 2
-    while len(fields) < 2:
+    while len(fields) < wanted:
         while head[pos : pos + 1].isspace():
             pos += 1
         if head[pos : pos + 1] == b"#":
@@ -235,7 +242,25 @@ def _pnm(view: memoryview) -> Header:
             end += 1
         fields.append(int(head[pos:end]))
         pos = end
-    return Header(fields[1], fields[0], "pnm", 3 if head[1:2] in b"36" else 1)
+    header = Header(fields[1], fields[0], "pnm", 3 if kind in b"36" else 1)
+    if kind == b"6" and fields[2] > 255:
+        header.maxval, header.payload = fields[2], pos + 1
+    return header
+
+
+def _pam(view: memoryview) -> Header:
+    head = bytes(view[:4096])
+    lines, end, _ = head.partition(b"ENDHDR\n")
+    if not end:
+        raise OpError("PAM header has no end within 4 KB")
+    fields = dict(line.split(None, 1) for line in lines.splitlines()[1:] if line.strip() and not line.startswith(b"#"))
+    try:
+        width, height, depth, maxval = (int(fields[name]) for name in (b"WIDTH", b"HEIGHT", b"DEPTH", b"MAXVAL"))
+    except KeyError as error:
+        raise OpError(f"PAM header lacks {error.args[0].decode()}") from None
+    if not 1 <= depth <= 4 or not 1 <= maxval <= 65535:
+        raise OpError(f"PAM with {depth} samples per pixel up to {maxval}; 1 to 4 up to 65535 are decoded")
+    return Header(height, width, "pnm", depth, maxval=maxval, payload=len(lines) + len(end))
 
 
 def _avif(view: memoryview) -> Header:
