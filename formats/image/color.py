@@ -32,6 +32,8 @@ them exactly. Source: Pillow's `convert("L")`, `(19595 R + 38470 G + 7471 B + 32
 TRUNCATE = -0.5 + 2.0**-10
 """Added before OpenCV rounds, it truncates; only what lies within 2**-10 below a whole number is rounded up, which leaves
 room for errors of float32."""
+EXACT_COUNT = 1 << 24
+"""OpenCV's histograms are float32, which counts no further."""
 BAND_PIXELS = 1 << 16
 """Pixels whose float32 planes are made at a time: more would leave the cache between two steps."""
 
@@ -154,33 +156,31 @@ def _posterize_into(image: np.ndarray, out: np.ndarray, bits: int) -> None:
 
 def _equalize_into(image: np.ndarray, out: np.ndarray) -> None:
     if image.size:
-        _look_up_channels(image, out, np.stack([_equalizing_table(counts) for counts in _histograms(image)]))
+        _look_up_channels(image, out, _equalizing_tables(_histograms(image)))
 
 
-def _histograms(image: np.ndarray) -> list[np.ndarray]:
-    """int64[256] for each channel."""
-    count = _cv2().calcHist
-    # float32 counts are exact: calcHist counts in integers, and an image of 2**24 pixels of one value is split by rows.
-    parts = [
-        [count([image[rows]], [c], None, [256], [0, 256]) for rows in _exact_parts(*image.shape[:2])]
-        for c in range(image.shape[2])
-    ]
-    return [np.sum(part, axis=0, dtype=np.int64).ravel() for part in parts]
+def _histograms(image: np.ndarray) -> np.ndarray:
+    """int64[c, 256]: how often each value occurs in each channel of an image with pixels."""
+    rows = max(EXACT_COUNT // image.shape[1], 1)
+    parts = [image[y : y + rows] for y in range(0, image.shape[0], rows)]
+    return sum(np.stack([_counts(part, c) for c in range(image.shape[2])]) for part in parts)
 
 
-def _exact_parts(height: int, width: int) -> Iterator[slice]:
-    rows = max((1 << 24) // width, 1)
-    return (slice(y, y + rows) for y in range(0, height, rows))
+def _counts(image: np.ndarray, channel: int) -> np.ndarray:
+    found: np.ndarray = _cv2().calcHist([image], [channel], None, [256], [0, 256])
+    return found.astype(np.int64).ravel()
 
 
-def _equalizing_table(counts: np.ndarray) -> np.ndarray:
-    """uint8[256]: pixels below a value, plus half a step, by the step; a step is a 255th of the pixels below the brightest."""
-    (present,) = counts.nonzero()
-    step = int(counts.sum() - counts[present[-1]]) // 255
-    if step == 0:
-        return LEVELS.astype(np.uint8)
-    below = np.cumsum(counts) - counts
-    return _bytes((below + step // 2) // step)
+def _equalizing_tables(counts: np.ndarray) -> np.ndarray:
+    """uint8[c, 256] from int64[c, 256]: pixels below a value, plus half a step, by the step.
+
+    A step is a 255th of the pixels below the channel's largest value; where that is 0, values stay.
+    """
+    upto = np.cumsum(counts, axis=1)
+    largest = 255 - np.argmax(counts[:, ::-1] > 0, axis=1)
+    step = (upto[:, -1] - counts[np.arange(len(counts)), largest])[:, None] // 255
+    spread = np.minimum((upto - counts + step // 2) // np.maximum(step, 1), 255)
+    return np.where(step > 0, spread, LEVELS).astype(np.uint8)
 
 
 def _autocontrast_into(image: np.ndarray, out: np.ndarray) -> None:
