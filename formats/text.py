@@ -23,7 +23,7 @@ def _infer(given: TensorType, *, as_object: bool = False, **_: Any) -> TensorTyp
 def _decode(data: BytesLike, encoding: str, strip_bom: bool) -> tuple[BytesLike, str]:
     """The document's bytes and its text, both without the byte order mark when `strip_bom`."""
     view = as_view(data)
-    if strip_bom and view[:3] == codecs.BOM_UTF8:
+    if strip_bom and bytes(view[:3]) == codecs.BOM_UTF8:
         data = view = view[3:]
     try:
         return data, str(view, "utf-8")

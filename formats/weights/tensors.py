@@ -69,7 +69,7 @@ class TensorPlace:
         """Read the payload into `out`, which fits."""
         if self.dtype.kind == "V" or not out.size:  # which memoryview cannot cast
             out = out.reshape(-1).view(np.uint8)
-        reader.read_into(self.offset, memoryview(out).cast("B"))
+        reader.read_into(self.offset, out.data.cast("B"))
         if self.dtype.kind == "b":  # a byte of 2 is no bool to NumPy, whatever the file says
             np.not_equal(out.view(np.uint8), 0, out=out)
 

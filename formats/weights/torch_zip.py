@@ -457,7 +457,7 @@ def read_checkpoint(reader: RangeReader) -> Checkpoint:
             "torch.save(torch.load(path), path)"
         )
     try:
-        with zipfile.ZipFile(_Seekable(reader)) as archive:  # type: ignore[arg-type]
+        with zipfile.ZipFile(_Seekable(reader)) as archive:
             members = {info.filename: info for info in archive.infolist()}
     except (zipfile.BadZipFile, NotImplementedError, UnicodeDecodeError, struct.error, IndexError) as error:
         raise OpError(f"the checkpoint's zip directory is damaged or truncated: {error}") from error
