@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, wraps
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -55,8 +55,32 @@ class DlpackTensor:
 
 
 def to_torch(array: np.ndarray) -> Any:
-    """A torch tensor over the same memory. (`from_numpy` shares it as `from_dlpack` does, at a third of the cost per row.)"""
-    return _torch().from_numpy(array)
+    """A torch tensor over the same memory. (`from_numpy` shares it as `from_dlpack` does, at a third of the cost per row.)
+
+    Element types that NumPy lacks (bfloat16, float8) come out as torch's own.
+    """
+    torch = _torch()
+    if array.dtype.kind != "V":
+        return torch.from_numpy(array)
+    from .formats.weights.tensors import bits, torch_name
+
+    return torch.from_numpy(bits(array)).view(getattr(torch, str(torch_name(array.dtype))))
+
+
+def numpy_only(adapter: Adapter) -> Adapter:
+    """The adapter, refusing element types that only torch has.
+
+    Raises:
+        RuntimeError: when such a slot is asked for.
+    """
+
+    @wraps(adapter)
+    def checked(array: np.ndarray) -> Any:
+        if array.dtype.kind == "V":
+            raise RuntimeError(f'NumPy has no {array.dtype.names[0]}: use output="torch" for this slot')  # type: ignore[index]
+        return adapter(array)
+
+    return checked
 
 
 @cache
@@ -93,10 +117,10 @@ def to_arrow(array: np.ndarray) -> Any:
 
 BUILTIN: dict[str, Adapter] = {
     "torch": to_torch,
-    "numpy": to_numpy,
-    "jax": to_jax,
-    "dlpack": DlpackTensor,
-    "arrow": to_arrow,
+    "numpy": numpy_only(to_numpy),
+    "jax": numpy_only(to_jax),
+    "dlpack": numpy_only(DlpackTensor),
+    "arrow": numpy_only(to_arrow),
 }
 _registered: dict[str, Adapter] = {}
 
@@ -136,7 +160,7 @@ def find_adapter(output: Any) -> tuple[str, Adapter]:
 
 
 def _exported(function: Adapter) -> Adapter:
-    return lambda array: function(DlpackTensor(array))
+    return numpy_only(lambda array: function(DlpackTensor(array)))
 
 
 def pinned(adapter: Adapter) -> Adapter:

@@ -8,17 +8,16 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from .engine import plan as nodes
+from .engine.custom import CustomOp, canonical_function
 from .engine.explain import explain as explain_plan
 from .engine.explain import function_name
 from .engine.registry import BatchTransform
 from .engine.rules import optimize
-from .engine.custom import canonical_function
 from .engine.signature import canonical_plan, signature
 from .engine.source import Source
 from .stages import (
     BatchStage,
     CollateStage,
-    CustomOp,
     GroupByStage,
     MapStage,
     SlotsBuilder,

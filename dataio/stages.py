@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from .engine.custom import CustomOp, custom_op
 from .engine.expr import Cond, Not
 from .engine.plan import Chain
 from .engine.registry import BatchTransform, Decoder, OpCall, Transform, lookup
