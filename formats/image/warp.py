@@ -25,6 +25,10 @@ NotNegative: TypeAlias = Annotated[float, Range(0.0)]
 
 TIE_GRID = 1 << 30
 """Steps per pixel in which places in the middle between two pixels are told: coarser than the matrix's rounding noise."""
+FLOAT32_WHOLE = 2**24
+"""Up to here float32 holds every whole number; no image is larger."""
+LIMIT = 1e300
+"""Entries of a matrix stay below, so that no place overflows."""
 TILE = 128
 """Edge of the output tiles of the bicubic warp: their float images stay in the processor's cache."""
 
@@ -67,7 +71,7 @@ def inverse_affine(
     linear = np.array([[cos + shear * sin, sin - shear * cos], [-sin, cos]])
     centre = np.array([(width - 1) / 2, (height - 1) / 2])
     matrix = about(centre, linear, shift=(tx, ty))
-    if not np.isfinite(matrix).all():
+    if not (np.abs(matrix) < LIMIT).all():  # NaN is not less either
         raise OpError(f"affine(scale={scale:g}, tx={tx:g}, ty={ty:g}) leaves the range of numbers")
     return matrix
 
@@ -119,7 +123,7 @@ def _break_ties(image: np.ndarray, out: np.ndarray, matrix: np.ndarray, fill: in
         return
     rows = np.flatnonzero(np.isin(wanted, found).any(axis=0))
     places = np.add(down[:, rows, None], across[:, None, :])
-    places = np.trunc(places + np.copysign(0.5 + 1 / TIE_GRID, places)).astype(np.float32)
+    places = np.trunc(places + np.copysign(0.5 + 1 / TIE_GRID, places)).clip(-1, FLOAT32_WHOLE).astype(np.float32)
     out[rows] = _cv2().remap(image, *places, _cv2().INTER_NEAREST, **_outside(fill))
 
 
