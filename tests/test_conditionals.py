@@ -306,7 +306,7 @@ def test_a_condition_on_a_slot_that_is_not_optional_names_the_record() -> None:
         dataio.slot("x").decode_npy(), dataio.slot("y").decode_npy().skip_when(cond.col("n").gt(2)), dataio.batch(2)
     )
     records = [{"x": npy(image(1, 1)), "y": npy(image(1, 1)), "n": i} for i in range(6)]
-    with pytest.raises(ValueError, match="record 3.*optional=True"):
+    with pytest.raises(ValueError, match=r"record 3.*optional=True"):
         list(pipe.bind(records).run("numpy"))
 
 

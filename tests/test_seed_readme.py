@@ -18,8 +18,6 @@ from PIL import Image
 import dataio
 
 NOT_YET = {  # section: the public names that its examples use
-    "Slot-local conditionals": ("cond", "transforms.choice", "transforms.select"),
-    "Grouped batches": ("group_by", "from_sampler", "decoders.safetensors"),
     "Distributed training": ("ShardSpec", "DataLoader.state_dict"),
     "Direct IO": ("head", "read", "write", "exists", "ls", "glob", "reader", "writer", "configure_credentials"),
     "Format helpers": ("read_numpy", "read_image", "read_parquet", "scan_parquet", "iter_tfrecord"),
@@ -57,6 +55,56 @@ pipe = dataio.pipeline(
     dataio.batch(64, drop_last=True, prefetch=4),
 )
 '''
+
+CONDITIONALS = '''
+from dataio import cond as c
+
+pipe = dataio.pipeline(
+    dataio.slot("image").decode_image(mode="rgb"),
+    dataio.slot("mask", optional=True)
+        .active_when(c.col("mask_id").is_not_null())
+        .decode_image(mode="gray"),
+    dataio.batch(32),
+)
+'''
+
+BRANCHING = '''
+dataio.slot("image") \\
+    .decode_image(mode="rgb") \\
+    .when(c.shape(axis=0).gt(512)) \\
+    .then(dataio.transforms.center_crop(h=512, w=512)) \\
+    .otherwise(dataio.transforms.resize(h=512, w=512))
+'''
+
+GROUPED = '''
+pipe = dataio.pipeline(
+    dataio.slot("latent").decode_safetensors(tensor_key=dataio.col("tensor_key")),
+    dataio.group_by("batch_id", prefetch=4),
+)
+
+records = dataio.from_sampler(
+    batch_sampler,
+    lambda row: {
+        "key": row["key"],
+        "latent": row["cache_path"],
+        "tensor_key": row["tensor_key"],
+        "_row": row,
+    },
+)
+
+with pipe.bind(records).run("torch", concurrency=128,
+                            context=lambda r: r["_row"]) as loader:
+    for batch in loader:
+        latents = batch["latent"]
+        rows = batch.context  # list[dict] aligned with batch.keys
+'''
+
+NAMESPACES = {
+    "decoders": "image, audio, json, npy, safetensors, text, bytes, pt",
+    "transforms": "resize, crop, normalize, color_jitter, rand_augment, sometimes, choice, some_of, select",
+    "batch_transforms": "mixup, cutmix, pad_to_longest, batch_shuffle, batch_normalize",
+    "cond": "col, shape, ndim, all, any, not_, const",
+}
 
 ON_FAILURE = '''
 loader = pipe.bind(records).run("torch", on_failure="skip")
@@ -190,6 +238,61 @@ def test_log_errors(paths: list[Path], caplog: pytest.LogCaptureFixture) -> None
             list(loader)
         (record,) = [r for r in caplog.records if r.name == logger]
         assert record.levelno == logging.WARNING
+
+
+@pytest.mark.parametrize("namespace", NAMESPACES)
+def test_namespaces(namespace: str) -> None:
+    holder = getattr(dataio, namespace)
+    assert all(callable(getattr(holder, name)) for name in NAMESPACES[namespace].split(", "))
+
+
+def test_conditionals(paths: list[Path]) -> None:
+    scope: dict[str, Any] = {"dataio": dataio}
+    exec(CONDITIONALS, scope)
+    records = [
+        {"image": str(p), "mask": str(p) if i < 32 else "/nowhere", "mask_id": i if i < 32 else None}
+        for i, p in enumerate(paths[:64])
+    ]
+    first, second = scope["pipe"].bind(records).run("numpy")
+    assert first.slot_names == ["image", "mask"]
+    assert {row.shape[2] for row in first["mask"]} == {1}
+    assert second.slot_names == ["image"]  # nothing was read: those paths do not exist
+    assert not second.errors
+
+
+def test_branching_on_the_shape(tmp_path: Path) -> None:
+    scope: dict[str, Any] = {"dataio": dataio}
+    exec(CONDITIONALS, scope)
+    slot = eval(BRANCHING.strip(), scope)
+    big, small = tmp_path / "big.png", tmp_path / "small.png"
+    pixels = np.random.default_rng(0).integers(0, 256, (600, 700, 3), np.uint8)
+    Image.fromarray(pixels).save(big)
+    Image.fromarray(pixels[:100, :120]).save(small)
+    (batch,) = dataio.pipeline(slot, dataio.batch(2)).bind([{"image": big}, {"image": small}]).run("numpy")
+    assert batch["image"].shape == (2, 512, 512, 3)
+    assert np.array_equal(batch["image"][0], pixels[44:556, 94:606])
+    enlarged = Image.fromarray(pixels[:100, :120]).resize((512, 512), Image.Resampling.BICUBIC)
+    assert np.abs(batch["image"][1].astype(int) - np.asarray(enlarged)).max() <= 2
+
+
+def test_grouped_batches(tmp_path: Path) -> None:
+    import torch
+    from safetensors.torch import save_file
+
+    tensors = {f"t{i}": torch.full((4, i // 3 + 1), float(i)) for i in range(9)}
+    save_file(tensors, tmp_path / "cache.safetensors")
+    rows = [{"key": f"k{i}", "cache_path": str(tmp_path / "cache.safetensors"), "tensor_key": f"t{i}"} for i in range(9)]
+    seen: list[Any] = []
+
+    class Sampler:
+        def __iter__(self) -> Any:
+            return iter([rows[:3], rows[3:6], rows[6:]])
+
+    scope: dict[str, Any] = {"dataio": dataio, "batch_sampler": Sampler()}
+    exec(GROUPED + "        seen.append((latents, rows, batch.keys))\n", {**scope, "seen": seen})
+    assert [tuple(latents.shape) for latents, _, _ in seen] == [(3, 4, 1), (3, 4, 2), (3, 4, 3)]
+    assert torch.equal(seen[1][0][2], tensors["t5"])
+    assert [row["key"] for _, rows, _ in seen for row in rows] == [k for _, _, keys in seen for k in keys]
 
 
 def exists(name: str) -> bool:
