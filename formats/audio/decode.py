@@ -420,7 +420,7 @@ def audio(
 
     Returns:
         float32[channels, samples], planar, in [-1, 1] for integer formats: int16 divides by 32768, uint8 is (v - 128) / 128.
-        Exactly soundfile's float32. Resampled, ceil(n * target / source) samples. A truncated WAV gives the samples
+        Exactly what soundfile's `SoundFile.read` gives as float32. Resampled, ceil(n * target / source) samples. A truncated WAV gives the samples
         present; zero samples give [channels, 0]. Ogg files have the length their last page states, without padding.
 
     Raises:
