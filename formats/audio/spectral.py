@@ -39,6 +39,8 @@ PRODUCT_LIMIT = 1 << 18
 FILTERS_TOGETHER = 8
 """Neighbouring mel filters multiplied at once: their triangles overlap, so the few zeros between cost less than more calls."""
 LOG_FLOOR = 1e-10
+EXTREMES_PASS = np.errstate(over="ignore", invalid="ignore")
+"""Infinities and NaN in the samples are the user's own and show in the result: no warning besides."""
 
 
 class Framing(NamedTuple):
@@ -75,15 +77,20 @@ class Filters(NamedTuple):
     weights: np.ndarray
 
 
+def mel_points(n_mels: int, sample_rate: int, f_min: float, f_max: float) -> np.ndarray:
+    """Hz where the triangles start, peak and end: float64[n_mels + 2], equally spaced in 2595 log10(1 + f/700)."""
+    low, high = (2595.0 * math.log10(1.0 + f / 700.0) for f in (f_min, f_max or sample_rate / 2))
+    points: np.ndarray = 700.0 * (10.0 ** (np.linspace(low, high, n_mels + 2) / 2595.0) - 1.0)
+    return points
+
+
 def mel_weights(n_mels: int, sample_rate: int, bins: int, f_min: float, f_max: float) -> Iterator[np.ndarray]:
-    """The triangular filters on the HTK mel scale, 2595 log10(1 + f/700), peak 1: float32[bins], one after the other.
+    """The triangular filters on the HTK mel scale, peak 1: float32[bins], one after the other.
 
     Source: torchaudio's `melscale_fbanks(norm=None, mel_scale="htk")`, here in float64 before rounding; within 6e-6 of its
     float32, whose own rounding that is.
     """
-    top = f_max or sample_rate / 2
-    low, high = (2595.0 * math.log10(1.0 + f / 700.0) for f in (f_min, top))
-    points = 700.0 * (10.0 ** (np.linspace(low, high, n_mels + 2) / 2595.0) - 1.0)
+    points = mel_points(n_mels, sample_rate, f_min, f_max)
     frequencies = np.linspace(0.0, sample_rate / 2, bins)
     for left, peak, right in zip(points, points[1:], points[2:]):
         rising = (frequencies - left) / (peak - left)
@@ -203,10 +210,12 @@ def _check_hop(op: str, n_fft: int, hop_length: int) -> None:
         raise ValueError(f"{op} wants hop_length <= n_fft, or samples between the frames are lost; got {hop_length} > {n_fft}")
 
 
-def _check_band(op: str, sample_rate: int, f_min: float, f_max: float) -> None:
+def _check_band(op: str, n_mels: int, sample_rate: int, f_min: float, f_max: float) -> None:
     top = f_max or sample_rate / 2
     if f_min >= top:
         raise ValueError(f"{op} wants f_min < f_max, got {f_min:g} and {top:g} Hz")
+    if np.diff(mel_points(n_mels, sample_rate, f_min, f_max)).min() <= 0:
+        raise ValueError(f"{op} wants a wider band: {n_mels} filters between {f_min} and {top} Hz cannot be told apart")
 
 
 def _check_spectrogram(**given: Any) -> dict[str, Any]:
@@ -217,13 +226,13 @@ def _check_spectrogram(**given: Any) -> dict[str, Any]:
 
 
 def _check_mel_filterbank(**given: Any) -> dict[str, Any]:
-    _check_band("mel_filterbank", given["sample_rate"], given["f_min"], given["f_max"])
+    _check_band("mel_filterbank", given["n_mels"], given["sample_rate"], given["f_min"], given["f_max"])
     return given
 
 
 def _check_mfcc(**given: Any) -> dict[str, Any]:
     _check_hop("mfcc", given["n_fft"], given["hop_length"])
-    _check_band("mfcc", given["sample_rate"], given["f_min"], given["f_max"])
+    _check_band("mfcc", given["n_mels"], given["sample_rate"], given["f_min"], given["f_max"])
     if given["n_mfcc"] > given["n_mels"]:
         raise ValueError(f"mfcc wants n_mfcc <= n_mels, got {given['n_mfcc']} > {given['n_mels']}")
     return given
@@ -263,6 +272,7 @@ def spectrogram(
 
 
 @register_kernel("spectrogram", "out")
+@EXTREMES_PASS
 def spectrogram_out(
     sound: np.ndarray,
     out: np.ndarray,
@@ -337,6 +347,7 @@ def mel_filterbank(
 
 
 @register_kernel("mel_filterbank", "out")
+@EXTREMES_PASS
 def mel_filterbank_out(
     spectra: np.ndarray, out: np.ndarray, *, n_mels: int, sample_rate: int, f_min: float = 0.0, f_max: float = 0.0
 ) -> None:
@@ -405,6 +416,7 @@ def mfcc(
 
 
 @register_kernel("mfcc", "out")
+@EXTREMES_PASS
 def mfcc_out(
     sound: np.ndarray,
     out: np.ndarray,
