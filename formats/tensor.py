@@ -202,6 +202,8 @@ def gaussian_noise_out(array: np.ndarray, out: np.ndarray, *, std: Deviation, rn
         np.copyto(out, array)
         return
     cv2 = _cv2()
-    cv2.setRNGSeed(int(rng.integers(1 << 31)))  # of the calling thread; NumPy's own normal numbers take four times as long
+    # OpenCV's state is the thread's own, and NumPy's normal numbers take four times as long. All 32 bits: the first number
+    # has the sign of the seed.
+    cv2.setRNGSeed(int(rng.integers(-(1 << 31), 1 << 31)))
     cv2.randn(out.reshape(-1, 1), 0.0, std)
     np.add(out, array, out=out)
