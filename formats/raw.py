@@ -1,8 +1,8 @@
-"""Bytes as they are: the `bytes` and `passthrough` decoders, and the view that every decoder reads through."""
+"""Values as they are: the `bytes`, `array` and `passthrough` decoders, and the view that every decoder reads through."""
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -10,6 +10,9 @@ from ..engine.errors import MissingFieldError, OpError
 from ..engine.registry import register_kernel, register_op
 from ..engine.schema import OBJECT, TensorType
 
+DType: TypeAlias = Literal[
+    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64"
+]
 BytesLike: TypeAlias = "bytes | bytearray | memoryview | np.ndarray"
 
 
@@ -78,3 +81,39 @@ def passthrough(value: Any, *, field: str | None = None) -> Any:
 def passthrough_column(values: list[Any], *, field: str | None = None) -> list[Any]:
     """The column as it is."""
     return list(values) if field is None else [value[field] for value in values]
+
+
+@register_op("array", kind="decoder", reads=False)
+def decode_array(value: Any, *, dtype: DType | None = None) -> np.ndarray:
+    """Numbers that are in the record already, as a tensor slot: a label, a box list, an embedding.
+
+    Args:
+        value: a Python number, nested lists of numbers, a NumPy array, or a CPU tensor.
+        dtype: convert to this; None keeps NumPy's choice (int64, float64, or the array's own).
+
+    Returns:
+        dtype[...] of the value's shape; the record's own array where nothing had to be converted.
+
+    Raises:
+        OpError: text, None, ragged lists, or anything else that is no array of numbers.
+    """
+    try:
+        array = np.asarray(value, dtype)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise OpError(f"array wants numbers, got {type(value).__name__}: {error}") from error
+    if array.dtype.kind not in "biufV":
+        raise OpError(f"array wants numbers, got {type(value).__name__} ({array.dtype})")
+    return array
+
+
+@register_kernel("array", "batched", kind="decoder")
+def decode_array_column(values: list[Any], *, dtype: DType | None = None) -> np.ndarray | None:
+    """A column of numbers, or of arrays of one shape and dtype, stacked; None when rows differ."""
+    kinds = set(map(type, values))
+    if kinds == {np.ndarray}:
+        if len({(v.shape, v.dtype) for v in values}) != 1:
+            return None
+    elif not (kinds == {int} or kinds == {float} or kinds == {bool}):
+        return None
+    stacked = np.array(values, dtype)
+    return stacked if stacked.dtype.kind in "biuf" else None

@@ -1,9 +1,10 @@
-"""The decoders `bytes`, `passthrough`, `text`, `json` and `npy`."""
+"""The decoders `bytes`, `array`, `passthrough`, `text`, `json` and `npy`."""
 
 from __future__ import annotations
 
 import io
 import struct
+from typing import Any
 
 import numpy as np
 import pytest
@@ -41,6 +42,7 @@ CASES = [  # decoder, arguments, data, result
     pytest.param("json", {"as_object": True, "field": "t"}, b'{"t": [1]}', [1], id="json-object-field"),
     pytest.param("json", {}, BOM + b"1", b"1", id="json-bom"),
     pytest.param("npy", {}, npy(np.array([1, 2], np.int16)), np.array([1, 2], np.int16), id="npy"),
+    pytest.param("array", {"dtype": "int16"}, [1, 2], np.array([1, 2], np.int16), id="array"),
     pytest.param("passthrough", {}, ["any", 3], ["any", 3], id="passthrough"),
     pytest.param("passthrough", {"field": "k"}, {"k": 3}, 3, id="passthrough-field"),
 ]
@@ -178,3 +180,55 @@ def test_batched_bytes():
     kernel = decoder("bytes").spec.kernels["batched"]
     np.testing.assert_array_equal(kernel([b"ab", memoryview(b"cd")]), [[97, 98], [99, 100]])
     assert [row.tolist() for row in kernel([b"ab", b"c"])] == [[97, 98], [99]]
+
+
+# ---------------------------------------------------------------- array
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype", "expected"),
+    [
+        (3, None, np.int64(3)),
+        (True, None, np.True_),
+        (0.5, "float32", np.float32(0.5)),
+        ([[1, 2], [3, 4]], "float32", np.float32([[1, 2], [3, 4]])),
+        (np.int16([1, 2]), None, np.int16([1, 2])),
+    ],
+)
+def test_array_takes_numbers_as_they_are(value: Any, dtype: Any, expected: Any) -> None:
+    from dataio.formats.raw import decode_array
+
+    found = decode_array(value, dtype=dtype)
+    assert found.dtype == np.asarray(expected).dtype
+    assert np.array_equal(found, expected)
+
+
+@pytest.mark.parametrize("value", ["3", b"3", None, [[1], [2, 3]], {"a": 1}, object(), 1 << 70])
+def test_array_refuses_what_is_no_array_of_numbers(value: Any) -> None:
+    from dataio.formats.raw import decode_array
+
+    with pytest.raises(OpError, match="array wants numbers"):
+        decode_array(value)
+
+
+@pytest.mark.parametrize("workers", ["thread", "process"])
+@pytest.mark.parametrize(
+    ("values", "dense"),
+    [([0, 1, 2, 3], True), ([0.5, 1.0, 1.5, 2.0], True), ([np.ones((2, 3))] * 4, True), ([np.ones(i) for i in (1, 2, 1, 2)], False)],
+)
+def test_an_array_slot_is_a_tensor(values: list[Any], dense: bool, workers: str) -> None:
+    import dataio
+
+    pipe = dataio.pipeline(dataio.slot("y").decode_array(dtype="float32"), dataio.batch(4))
+    (batch,) = pipe.bind([{"y": v} for v in values]).run("numpy", workers=workers)
+    assert isinstance(batch["y"], np.ndarray) == dense
+    assert all(np.array_equal(a, b) and a.dtype == np.float32 for a, b in zip(batch["y"], values, strict=True))
+
+
+def test_a_value_that_is_no_number_is_that_record_s_error() -> None:
+    import dataio
+
+    pipe = dataio.pipeline(dataio.slot("y").decode_array(), dataio.batch(3))
+    (batch,) = pipe.bind([{"y": 1}, {"y": "two"}, {"y": 3}]).run("numpy")
+    assert batch["y"].tolist() == [1, 3]
+    assert [e["index"] for e in batch.errors] == [1]
