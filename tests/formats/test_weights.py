@@ -23,7 +23,7 @@ from dataio.engine.errors import LimitError, OpError
 from dataio.engine.expr import Col
 from dataio.formats.weights.safetensors import MAX_HEADER, read_header
 from dataio.formats.weights.tensors import HeaderCache, bits, element_type, torch_name
-from dataio.formats.weights.torch_zip import PickleReader
+from dataio.formats.weights.torch_zip import PickleReader, read_directory
 from dataio.io.ranges import MemoryRanges, open_ranges
 
 from .helpers import decoder, ops_registered_by
@@ -614,6 +614,42 @@ ARCHIVES = [
 def test_damaged_archives(data, match):
     with pytest.raises(OpError, match=match):
         decode("pt", data, "t")
+
+
+def test_directories_with_64_bit_fields(monkeypatch):
+    monkeypatch.setattr(zipfile, "ZIP64_LIMIT", 3)
+    monkeypatch.setattr(zipfile, "ZIP_FILECOUNT_LIMIT", 1)
+    data = rezipped(GOOD)
+    assert b"PK\x06\x06" in data
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        expected = {info.filename: (info.header_offset, info.file_size, True) for info in archive.infolist()}
+    assert read_directory(MemoryRanges(data)) == expected
+    assert decode("pt", data, "t").tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_directory_like_zipfiles():
+    with zipfile.ZipFile(io.BytesIO(GOOD)) as archive:
+        expected = {info.filename: (info.header_offset, info.file_size, True) for info in archive.infolist()}
+    assert read_directory(MemoryRanges(GOOD)) == expected
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_damaged_directories_raise_only_op_errors(data):
+    bad = bytearray(GOOD)
+    start = GOOD.index(b"PK\x01\x02")
+    for _ in range(data.draw(st.integers(1, 4))):
+        bad[data.draw(st.integers(start, len(bad) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        decode("pt", bytes(bad), "t")
+    except OpError:
+        pass
+
+
+def test_a_huge_directory_is_not_read(monkeypatch):
+    monkeypatch.setattr("dataio.formats.weights.torch_zip.MAX_DIRECTORY", 100)
+    with pytest.raises(LimitError, match="directory"):
+        decode("pt", GOOD, "t")
 
 
 def test_a_size_beyond_the_file_is_refused():
