@@ -4,6 +4,7 @@
 #   make test    the tests
 #   make lint    ruff, and mypy in strict mode
 #   make bench   the benchmarks against other loaders (most of an hour), into docs/benchmark.md
+#   make bench-ops   each op alone against other libraries (under an hour), into docs/benchmark.md
 #   make stubs   the generated files: *.pyi, docs/ops.md
 #
 # Needs Python 3.11 or newer; PYTHON=/path/to/python picks another than the first one found.
@@ -12,9 +13,9 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
 PIP_FLAGS := --quiet --quiet --disable-pip-version-check --no-input
 
-.PHONY: help demo test lint bench stubs clean
+.PHONY: help demo test lint bench bench-ops stubs clean
 help:
-	@sed -n '3,7s/^#  //p' Makefile
+	@sed -n '3,8s/^#  //p' Makefile
 
 demo: .venvs/demo/ready
 	.venvs/demo/bin/python -m dataio demo
@@ -29,6 +30,9 @@ lint: .venvs/dev/ready
 
 bench: .venvs/bench/ready
 	.venvs/bench/bin/python bench/loader.py
+
+bench-ops: .venvs/bench/ready
+	.venvs/bench/bin/python bench/ops.py
 
 stubs: .venvs/dev/ready
 	.venvs/dev/bin/python scripts/make_stubs.py

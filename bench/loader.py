@@ -293,14 +293,14 @@ def commit() -> str:
     )
 
 
-def write_page(text: str) -> None:
+def write_page(text: str, begin: str = BEGIN, end: str = END) -> None:
     """Replace the block between the markers; everything outside stays."""
     page = PAGE.read_text()
-    if BEGIN not in page or END not in page:
-        raise SystemExit(f"{PAGE.relative_to(ROOT)} has no {BEGIN} ... {END} to replace")
-    before, rest = page.split(BEGIN, 1)
-    after = rest.split(END, 1)[1]
-    PAGE.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
+    if begin not in page or end not in page:
+        raise SystemExit(f"{PAGE.relative_to(ROOT)} has no {begin} ... {end} to replace")
+    before, rest = page.split(begin, 1)
+    after = rest.split(end, 1)[1]
+    PAGE.write_text(f"{before}{begin}\n{text}\n{end}{after}")
 
 
 def say(text: str) -> None:

@@ -285,10 +285,10 @@ BY_NAME = {case.name: case for case in CASES}
 
 
 @cache
-def arrays(input_name: str) -> tuple[np.ndarray, ...]:
-    """RECORDS different values, the same in every process."""
+def arrays(input_name: str, count: int = RECORDS) -> tuple[np.ndarray, ...]:
+    """Different values, the same in every process."""
     rng = np.random.default_rng(0)
-    return tuple(INPUTS[input_name].make(rng) for _ in range(RECORDS))
+    return tuple(INPUTS[input_name].make(rng) for _ in range(count))
 
 
 def files(case: Case, input_name: str) -> list[bytes]:

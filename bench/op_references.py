@@ -149,7 +149,9 @@ def pillow_jitter(image: Image.Image, hue: bool) -> Any:
 
 
 def opencv_jitter(value: np.ndarray, hue: bool) -> Any:
-    value = cv2.convertScaleAbs(value, alpha=1.1, beta=-9)
+    means = np.array(cv2.mean(value)[:3])
+    table = np.clip(np.arange(256)[:, None] * 1.08 + means * 0.1, 0, 255).astype(np.uint8)
+    value = cv2.LUT(value, table.reshape(1, 256, 3))
     if not hue:
         return value
     h, s, v = cv2.split(cv2.cvtColor(value, cv2.COLOR_RGB2HSV_FULL))

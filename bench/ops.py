@@ -48,10 +48,12 @@ def kernel_calls(case: Case, value: Any, layout: Any) -> tuple[Any, dict[str, Ca
     import dataio
     from dataio.engine.physical import BoundBody, Row, bind_steps, compile_calls
     from dataio.engine.schema import type_of
+    from dataio.io.ranges import open_ranges
 
     if case.decoder is not None:
         data, call = case.encode(value), case.decoder(dataio.decoders)  # type: ignore[misc]
-        return value, {"dataio": lambda: call.spec.function(data, **call.arguments)}
+        opened = open_ranges if call.spec.reads == "ranges" else bytes
+        return value, {"dataio": lambda: call.spec.function(opened(data), **call.arguments)}
     edge = max(value.shape)
     given = type_of(value, layout)
     row = Row({}, 1)
@@ -65,12 +67,12 @@ def kernel_calls(case: Case, value: Any, layout: Any) -> tuple[Any, dict[str, Ca
     spec = case_spec(case)
     arguments = {**step.arguments, **{name: filled[name] for name in spec.injected}}
     calls: dict[str, Call] = {"dataio": lambda: step.function(value, **arguments)}
-    if step.out is not None and result.static:
+    if result.static:
         out = np.empty(result.shape, result.dtype)  # type: ignore[arg-type]
-        calls["dataio, out"] = lambda: step.out(value, out, **arguments)  # type: ignore[misc]
-    elif result.static:
-        out = np.empty(result.shape, result.dtype)  # type: ignore[arg-type]
-        calls["dataio, out"] = lambda: np.copyto(out, step.function(value, **arguments))
+        if step.out is not None:
+            calls["dataio, out"] = lambda: step.out(value, out, **arguments)  # type: ignore[misc]
+        else:  # as a worker does it
+            calls["dataio, out"] = lambda: np.copyto(out, step.function(value, **arguments))
     return value, calls
 
 
@@ -108,7 +110,7 @@ def measure_kernels(case: Case, input_name: str, options: argparse.Namespace) ->
     cv2.setNumThreads(1)
     torch.set_num_threads(1)
     given = op_cases.INPUTS[input_name]
-    value, calls = kernel_calls(case, op_cases.arrays(input_name)[0], given.layout)
+    value, calls = kernel_calls(case, op_cases.arrays(input_name, 1)[0], given.layout)
     for name, prepare in REFERENCES.get(case.name, {}).items():
         calls[name] = prepare(value, given.edge)
     return {"kernels": interleaved(calls, options)}
@@ -309,8 +311,8 @@ def main() -> None:
         runner.close()
     measured = {f"{case.name}/{input_name}": rows[f"{case.name}/{input_name}"] for case, input_name in cases}
     print(report(measured))
-    if not options.no_write and len(measured) > 1:
-        loader.write_page(report(rows))
+    if not options.no_write:
+        loader.write_page(report(rows), BEGIN, END)
 
 
 if __name__ == "__main__":

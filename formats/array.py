@@ -235,14 +235,13 @@ def permute(value: np.ndarray, *, axes: tuple[int, ...]) -> np.ndarray:
 def permute_out(value: np.ndarray, out: np.ndarray, *, axes: tuple[int, ...]) -> None:
     """`permute` into `out`; planes become pixels and back through OpenCV, in a third of NumPy's time."""
     word = WORDS.get(value.dtype.itemsize)
-    if word is not None and value.size and axes in ((2, 0, 1), (1, 2, 0)):
-        channels = value.shape[axes[0] if axes == (2, 0, 1) else 0]
-        if 1 < channels <= 4:
-            value, target = value.view(word), out.view(word)
-            if axes == (1, 2, 0):
-                _cv2().merge(list(value), dst=target)
+    if axes in ((2, 0, 1), (1, 2, 0)) and value.ndim == 3 and value.size and word is not None:
+        pixels, given, target = axes == (2, 0, 1), value.view(word), out.view(word)
+        if 1 < value.shape[2 if pixels else 0] <= 4:
+            if pixels:
+                _cv2().split(np.ascontiguousarray(given), list(target))
             else:
-                _cv2().split(np.ascontiguousarray(value), list(target))
+                _cv2().merge(list(given), dst=target)
             return
     np.copyto(out, permute(value, axes=axes))
 

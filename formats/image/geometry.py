@@ -15,6 +15,7 @@ from ...engine.arguments import DYNAMIC, Offset, Pixels, Positive, Probability, 
 from ...engine.errors import OpError
 from ...engine.registry import OpCall, lookup, register_kernel, register_op
 from ...engine.schema import Layout, Takes, TensorType
+from ..array import WORDS
 from .resize import IMAGE, Interp, Window, prepare_worker_thread, resize_window
 
 ByteValue: TypeAlias = Annotated[int, Range(0, 255), DYNAMIC]
@@ -315,13 +316,9 @@ def _surround(image: np.ndarray, out: np.ndarray, amounts: tuple[int, int, int, 
     np.copyto(_cut(out, layout, top, left, height, width), image)
 
 
-_WORDS: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.int32, 8: np.float64}
-"""Dtypes under which OpenCV moves items of that many bytes, whatever they stand for."""
-
-
 def _pictures(image: np.ndarray, out: np.ndarray, layout: str) -> list[tuple[np.ndarray, np.ndarray]] | None:
     """Source and target as OpenCV moves them: pixels of up to 4 channels, or planes; None where it cannot."""
-    word = _WORDS.get(image.dtype.itemsize)
+    word = WORDS.get(image.dtype.itemsize)
     if word is None or not image.size or (layout == "HWC" and image.shape[2] > 4):
         return None
     image, out = image.view(word), out.view(word)

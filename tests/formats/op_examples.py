@@ -279,8 +279,11 @@ EXAMPLES = (
     image("some_of", arguments=lambda: {"n": 1, "arms": (body("invert"), body("hflip"))}, chance=True),
     image("select", arguments=lambda: {"arms": ((dataio.cond.shape(0, ">", 20), body("invert")),)}),
 )
-FOLLOWS = {"mel_filterbank": "spectrogram"}
-"""Ops that take only what another op gives, so that no value of ours stands in; their own tests cover them."""
+ELSEWHERE = {
+    "mel_filterbank": "takes only what spectrogram gives, so that no value of ours stands in",
+    "custom": "is whatever its function is",
+}
+"""Ops without an example, and why; their own tests cover them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from dataio.formats import OP_MODULES
 from dataio.io.ranges import open_ranges
 
 from .helpers import injected
-from .op_examples import DECODERS, EXAMPLES, FOLLOWS, DecoderExample, Example, npy, registered
+from .op_examples import DECODERS, ELSEWHERE, EXAMPLES, DecoderExample, Example, npy, registered
 
 MODULES = {f"dataio.formats.{module}" for module in OP_MODULES}
 BUILT_IN = {
@@ -74,14 +74,14 @@ def agrees(inferred: TensorType, found: np.ndarray) -> bool:
 
 
 def test_every_op_has_an_example() -> None:
-    assert set(BUILT_IN["transform"]) - {example.op for example in EXAMPLES} - set(FOLLOWS) == set()
+    assert set(BUILT_IN["transform"]) - {example.op for example in EXAMPLES} - set(ELSEWHERE) == set()
     assert set(BUILT_IN["decoder"]) - {example.op for example in DECODERS} == set()
 
 
 @pytest.mark.parametrize("kind", ["decoder", "transform"])
 def test_every_example_is_of_an_op(kind: str) -> None:
-    examples: tuple[Any, ...] = EXAMPLES if kind == "transform" else DECODERS
-    assert {example.op for example in examples} - set(BUILT_IN[kind]) == set()  # type: ignore[index]
+    named = {example.op for example in EXAMPLES} | set(ELSEWHERE) if kind == "transform" else {e.op for e in DECODERS}
+    assert named - set(BUILT_IN[kind]) == set()  # type: ignore[index]
 
 
 @every_example
@@ -228,7 +228,7 @@ def test_a_bad_record_is_lost_alone(spec: OpSpec) -> None:
     assert len(batch["x"]) == len(good)
 
 
-@pytest.mark.parametrize("workers", ["thread", "process"])
+@pytest.mark.parametrize("workers", ["thread", pytest.param("process", marks=pytest.mark.slow)])
 def test_random_ops_draw_the_same_whoever_runs_them(workers: str, monkeypatch: pytest.MonkeyPatch) -> None:
     examples = [e for e in DECLARED if e.make is EXAMPLES[0].make and draws(e.call)]
     assert len({e.op for e in examples}) >= 4
