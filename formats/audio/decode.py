@@ -205,7 +205,8 @@ class Encoded:
 
 
 def _reason(error: Any) -> str:
-    return str(error.error_string).strip() or f"libsndfile error {error.code}"
+    text = str(error.error_string).removeprefix("Error : ").rstrip(". ")
+    return text or f"libsndfile error {error.code}"
 
 
 @contextmanager
