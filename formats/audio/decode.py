@@ -90,7 +90,7 @@ class PlainWave:
                 _to_unit(np.bitwise_and(self._samples[block], -256), out[:, block])
         else:
             _to_unit(self._samples, out)
-        return self.frames
+        return len(self._samples)
 
 
 def _to_unit(samples: np.ndarray, out: np.ndarray) -> None:
@@ -109,7 +109,7 @@ def plain_wave(view: memoryview) -> PlainWave | None:
 
     A data chunk that ends early gives the whole frames present, as libsndfile does.
     """
-    if view[:4] != b"RIFF" or view[8:12] != b"WAVE":
+    if bytes(view[:4]) != b"RIFF" or bytes(view[8:12]) != b"WAVE":
         return None
     form: tuple[int, ...] | None = None
     position = 12
@@ -142,7 +142,7 @@ def _wave_of(form: tuple[int, ...], view: memoryview, start: int, size: int) -> 
 @cache
 def _soundfile() -> Any:
     try:
-        import soundfile
+        import soundfile  # type: ignore[import-untyped]
     except (ImportError, OSError) as error:  # OSError: the package is there, the library it wraps is not
         raise missing_dependency("soundfile", "audio", "decoding audio other than plain WAV") from error
     return soundfile
@@ -165,7 +165,7 @@ def _forward_file() -> Any:
 @cache
 def _soxr() -> Any:
     try:
-        import soxr
+        import soxr  # type: ignore[import-untyped]
     except ImportError as error:
         raise missing_dependency("soxr", "audio", "audio(resampling='sinc')") from error
     return soxr
@@ -435,7 +435,8 @@ def audio(
         samples = _read_whole(recording, max_decoded_bytes)
     if not converts:
         return samples
-    shape = _result_shape(*samples.shape, rate, sample_rate, mono)
+    channels, frames = samples.shape
+    shape = _result_shape(channels, frames, rate, sample_rate, mono)
     _check_size(*shape, max_decoded_bytes)
     out = np.empty(shape, np.float32)
     _convert(samples, out, rate, sample_rate, mono, resampling)

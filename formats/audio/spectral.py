@@ -66,7 +66,7 @@ def window_values(window: Window, length: int) -> np.ndarray:
         return np.ones(length, np.float32)
     base = 0.5 if window == "hann" else 0.54
     turns = np.arange(length) * (2 * math.pi / length)
-    return (base - (1 - base) * np.cos(turns)).astype(np.float32)
+    return np.asarray(base - (1 - base) * np.cos(turns), np.float32)
 
 
 class Filters(NamedTuple):
@@ -124,7 +124,7 @@ def cosine_matrix(rows: int, columns: int) -> np.ndarray:
     order, place = np.arange(rows)[:, None], np.arange(columns)
     matrix = np.cos(math.pi / columns * (place + 0.5) * order) * math.sqrt(2.0 / columns)
     matrix[0] = math.sqrt(1.0 / columns)
-    return matrix.astype(np.float32)
+    return np.asarray(matrix, np.float32)
 
 
 def _product(matrix: np.ndarray, values: np.ndarray, out: np.ndarray) -> None:
