@@ -129,7 +129,7 @@ def _break_ties(image: np.ndarray, out: np.ndarray, matrix: np.ndarray, fill: in
 
 def _grid_fractions(coordinates: np.ndarray) -> np.ndarray:
     """Fractional parts in steps of 1 / TIE_GRID, int64[2, n]; those of y lie TIE_GRID above those of x."""
-    steps = np.rint((coordinates - np.floor(coordinates)) * TIE_GRID).astype(np.int64)
+    steps: np.ndarray = np.rint((coordinates - np.floor(coordinates)) * TIE_GRID).astype(np.int64)
     steps &= TIE_GRID - 1
     steps[1] += TIE_GRID
     return steps

@@ -49,6 +49,7 @@ def test_rectangles_fit_and_keep_area_and_ratio(height, width, scale, ratio, see
         return
     assert 0 <= box.y <= box.y + box.h <= height
     assert 0 <= box.x <= box.x + box.w <= width
+    assert min(box.h, box.w) >= 1
     # Rounding moves an edge by at most half a pixel.
     assert (box.h - 0.5) * (box.w - 0.5) <= scale[1] * height * width * 1.0001
     assert (box.h + 0.5) * (box.w + 0.5) >= scale[0] * height * width * 0.9999
