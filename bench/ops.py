@@ -46,8 +46,9 @@ def kernel_calls(case: Case, value: Any, layout: Any) -> tuple[Any, dict[str, Ca
     import numpy as np
 
     import dataio
-    from dataio.engine.physical import BoundBody, Row, bind_steps, compile_calls
+    from dataio.engine.physical import compile_calls
     from dataio.engine.schema import type_of
+    from dataio.engine.work import BoundBody, Row, bind_steps
     from dataio.io.ranges import open_ranges
 
     if case.decoder is not None:

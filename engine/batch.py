@@ -13,7 +13,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from .buffers import Block
-from .physical import Failure, Program
+from .physical import Program
+from .work import Failure
 
 
 class Keys:

@@ -22,10 +22,11 @@ from .actors.source import SourceActor
 from .batch import FinishedBatch, Job, describe_error
 from .errors import BatchError, InternalError
 from .executors.base import Executor
-from .physical import MorselResult, Program
+from .physical import Program
 from .plan import Batch, BatchOps, MapBatches, Plan, Shape, Slots, walk
 from .settings import drain_timeout
 from .stats import RunStats
+from .work import MorselResult
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from .physical import MorselResult
+from .work import MorselResult
 
 
 @dataclass(slots=True)

@@ -10,9 +10,9 @@ import numpy as np
 from ..actor import Actor, Mailbox, Mark
 from ..batch import FinishedBatch, Job, SlotColumn
 from ..errors import BatchError
-from ..physical import MorselResult
 from ..registry import BatchTransform
 from ..rng import batch_stream
+from ..work import MorselResult
 
 if TYPE_CHECKING:
     from ..run import Graph

@@ -16,10 +16,11 @@ from ..errors import MissingFieldError, PlanError, RecordError
 from ..executors.base import Task
 from ..expr import Cond, field_getter
 from ..morsel import Morsel, column_values
-from ..physical import MISSING, ChainProgram, Failure, MorselResult, failure_of, run_morsel
+from ..physical import ChainProgram
 from ..plan import Chain
 from ..records import BadRecord, Unit, units
 from ..rules import KEY_FIELDS, SEED_FIELD
+from ..work import MISSING, Failure, MorselResult, failure_of, run_morsel
 
 if TYPE_CHECKING:
     from ..run import Graph

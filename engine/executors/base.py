@@ -9,7 +9,8 @@ from typing import Protocol
 from ..batch import Job
 from ..buffers import Block, BufferPool
 from ..morsel import Morsel
-from ..physical import MorselResult, Program
+from ..physical import Program
+from ..work import MorselResult
 
 
 @dataclass(slots=True)

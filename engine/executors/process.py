@@ -19,9 +19,10 @@ from queue import Empty, SimpleQueue
 from ..buffers import BufferPool
 from ..errors import RecordError, WorkerDiedError
 from ..morsel import Morsel
-from ..physical import Failure, MorselResult, Program, run_morsel, uri_of
+from ..physical import Program
 from ..rules import SEED_FIELD
 from ..settings import cpu_workers
+from ..work import Failure, MorselResult, run_morsel, uri_of
 from .base import Task
 from .channel import Inbox, send
 from .forkserver import ForkServer

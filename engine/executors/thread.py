@@ -9,8 +9,8 @@ import threading
 from queue import SimpleQueue
 
 from ..buffers import BufferPool
-from ..physical import run_morsel
 from ..settings import cpu_workers, drain_timeout
+from ..work import run_morsel
 from .base import Task
 
 

@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from ..morsel import Morsel
-from ..physical import MorselResult, Program, run_morsel
+from ..physical import Program
+from ..work import MorselResult, run_morsel
 from .channel import receive, send
 
 

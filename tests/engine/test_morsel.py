@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dataio.engine.morsel import Morsel, column_values
-from dataio.engine.physical import MISSING
+from dataio.engine.work import MISSING
 
 from .helpers import plain
 

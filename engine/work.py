@@ -1,0 +1,408 @@
+"""The loop that runs compiled chains over a morsel; both executors run this same code.
+
+`run_morsel` reads, decodes and transforms the rows and writes the results into the batch buffer when the row type is
+known, or guessed from the batch before; else it returns them row by row.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from .errors import MissingFieldError, OpError
+from .expr import Cond
+from .morsel import Morsel
+from .physical import Body, ChainProgram, Program, Step
+from .rng import record_stream
+from .rules import SEED_FIELD
+from .schema import guess_layout, type_of
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One record that could not be delivered.
+
+    Attributes:
+        row: position in the batch as submitted.
+        slot, stage, op: where; `op` is the op's name, "read" or "map".
+        uri: the path or URI of the source when there is one.
+        error: the exception's type name; `message` its text.
+    """
+
+    row: int
+    slot: str | None
+    stage: str
+    op: str
+    uri: str | None
+    error: str
+    message: str
+
+
+def failure_of(row: int, slot: str | None, stage: str, op: str, source: Any, error: BaseException) -> Failure:
+    return Failure(row, slot, stage, op, uri_of(source), type(error).__name__, str(error) or type(error).__name__)
+
+
+def uri_of(source: Any) -> str | None:
+    """The path or URI behind a slot's value, when it shows one."""
+    if isinstance(source, str):
+        return source
+    if isinstance(source, dict):
+        source = source.get("uri") or source.get("url") or source.get("path")
+        return str(source) if source is not None else None
+    if hasattr(source, "__fspath__"):
+        return str(source.__fspath__())
+    uri = getattr(source, "uri", None)
+    return uri if isinstance(uri, str) else None
+
+
+class Counters:
+    """Nanoseconds, calls and worst case per op, of one worker's task; merged by the stats."""
+
+    __slots__ = ("ops",)
+
+    def __init__(self) -> None:
+        self.ops: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0, 0])
+
+    def add(self, stage: str, op: str, nanoseconds: int, count: int = 1) -> None:
+        entry = self.ops[(stage, op)]
+        entry[0] += nanoseconds
+        entry[1] += count
+        each = nanoseconds // max(count, 1)
+        if each > entry[2]:
+            entry[2] = each
+
+
+@dataclass(slots=True)
+class ChainResult:
+    """What a chain made of a morsel: rows written in place (`values` None), one array, or a list with None for failures."""
+
+    values: np.ndarray | list[Any] | None = None
+    sizes: list[tuple[int, int] | None] | None = None
+
+
+@dataclass(slots=True)
+class MorselResult:
+    """What a worker sends back."""
+
+    offset: int
+    length: int
+    chains: dict[str, ChainResult] = field(default_factory=dict)
+    failures: list[Failure] = field(default_factory=list)
+    counters: dict[tuple[str, str], list[int]] = field(default_factory=dict)
+    bytes_read: int = 0
+
+
+def run_morsel(
+    program: Program,
+    morsel: Morsel,
+    blocks: dict[str, np.ndarray],
+    seed: int,
+    epoch: int,
+    inactive: frozenset[str] = frozenset(),
+    stopped: Callable[[], bool] | None = None,
+    guessed: frozenset[str] = frozenset(),
+) -> MorselResult:
+    """Run every chain over the rows of `morsel`; `blocks` holds the rows of the batch buffers to fill, by slot.
+
+    The blocks of `guessed` slots have the row type of the batch before: a row of another type is returned instead.
+    """
+    result = MorselResult(morsel.offset, morsel.length)
+    counters = Counters()
+    failed = set(morsel.skip)
+    for chain in program.chains:
+        if chain.slot in inactive:
+            continue
+        if stopped is not None and stopped():
+            break
+        work = Work(program, chain, morsel, seed, epoch, failed, result, counters)
+        result.chains[chain.slot] = work.run(blocks.get(chain.slot), chain.slot in guessed)
+    result.counters = dict(counters.ops)
+    return result
+
+
+def owned(value: Any) -> Any:
+    """A value taken from an Arrow column as Python's own: views of its memory become bytes.
+
+    What a batch keeps then neither holds a whole column nor differs from the value of a Python record.
+    """
+    if isinstance(value, memoryview):
+        return bytes(value)
+    if isinstance(value, dict):
+        return {name: owned(inner) for name, inner in value.items()}
+    return value
+
+
+class Row:
+    """Where the row loop stands, and what ops whose arguments vary read there."""
+
+    __slots__ = ("columns", "index", "length", "rng")
+
+    def __init__(self, columns: dict[str, Sequence[Any]], length: int) -> None:
+        self.columns = columns
+        self.length = length
+        self.index = 0
+        self.rng: Any = None
+
+    def column(self, name: str) -> list[Any]:
+        """A column as conditions see it: a missing field is None."""
+        return [None if value is MISSING else value for value in self.columns[name]]
+
+
+@dataclass(slots=True)
+class Work:
+    """One chain over one morsel."""
+
+    program: Program
+    chain: ChainProgram
+    morsel: Morsel
+    seed: int
+    epoch: int
+    failed: set[int]
+    result: MorselResult
+    counters: Counters
+
+    def run(self, block: np.ndarray | None, guessed: bool) -> ChainResult:
+        chain, morsel = self.chain, self.morsel
+        sources = morsel.values(chain.slot)
+        if chain.reads == "ranges":
+            return self._run_ranges(sources, block, guessed)
+        data: Sequence[Any]
+        if chain.reads:
+            data = self._read(sources)
+        else:
+            data = [owned(value) for value in sources] if morsel.arrow(chain.slot) else sources
+        if chain.whole_column and not self.failed:
+            step = chain.steps[0]
+            started = time.perf_counter_ns()
+            try:
+                whole = step.batched(data, **step.arguments)  # type: ignore[misc]
+            except Exception:  # the row by row form below says which record is bad
+                whole = None
+            if whole is not None and len(whole) == morsel.length:
+                self.counters.add(step.stage, step.op, time.perf_counter_ns() - started, morsel.length)
+                return ChainResult(whole)
+        return self._run_rows(sources, data, block, guessed)
+
+    def _run_ranges(self, sources: Sequence[Any], block: np.ndarray | None, guessed: bool) -> ChainResult:
+        """A decoder that reads its source in parts."""
+        readers = self._fetch(sources, self.program.opener)  # type: ignore[arg-type]
+        try:
+            return self._run_rows(sources, readers, block, guessed)
+        finally:
+            for reader in readers:
+                if reader is not None:
+                    reader.close()
+
+    def _read(self, sources: Sequence[Any]) -> list[Any]:
+        """The bytes of every row; None where reading failed."""
+        if not self.failed and set(map(type, sources)) <= {bytes}:
+            self.result.bytes_read += sum(map(len, sources))
+            return sources if isinstance(sources, list) else list(sources)
+        found = self._fetch(sources, self.program.reader)
+        self.result.bytes_read += sum(len(data) for data in found if data is not None)
+        return found
+
+    def _fetch(self, sources: Sequence[Any], fetch: Callable[[Any], Any]) -> list[Any]:
+        """`fetch` of every row; None where it failed."""
+        started = time.perf_counter_ns()
+        out: list[Any] = []
+        for i, source in enumerate(sources):
+            if i in self.failed:
+                out.append(None)
+                continue
+            try:
+                out.append(fetch(source))
+            except Exception as error:
+                self._fail(i, "read", "read", source, error)
+                out.append(None)
+        self.counters.add("read", "read", time.perf_counter_ns() - started, len(out))
+        return out
+
+    def _fail(self, row: int, stage: str, op: str, source: Any, error: BaseException) -> None:
+        self.failed.add(row)
+        self.result.failures.append(failure_of(self.morsel.offset + row, self.chain.slot, stage, op, source, error))
+
+    def _run_rows(
+        self, sources: Sequence[Any], data: Sequence[Any], block: np.ndarray | None, guessed: bool
+    ) -> ChainResult:
+        chain, morsel = self.chain, self.morsel
+        row = Row(self._columns(), morsel.length)
+        steps = bind_steps(chain.steps, row)
+        first, last = steps[0], len(steps) - 1
+        values: list[Any] | None = [None] * morsel.length if block is None or guessed else None
+        sizes: list[tuple[int, int] | None] | None = [None] * morsel.length if first.original_hw else None
+        seeds = _own_seeds(morsel) if chain.random else None
+        clock = time.perf_counter_ns
+        for i in range(morsel.length):
+            if i in self.failed:
+                continue
+            step = first
+            row.index = i
+            try:
+                if chain.random:
+                    row.rng = record_stream(self.seed, self.epoch, morsel.start + i, seeds[i] if seeds else None)
+                value, written = data[i], False
+                for position, step in enumerate(steps):
+                    started = clock()
+                    arguments = _arguments(step, row, value) if step.varies else step.arguments
+                    if step.takes is not None:
+                        _check_takes(step, value)
+                    # A guessed row says nothing about what a transform gives; a decoder says whether it fits.
+                    in_place = position == last and block is not None and step.out is not None and not (guessed and position)
+                    written = in_place and step.out(value, block[i, ...], **arguments) is not False  # type: ignore[misc,index]
+                    if not written:
+                        value = step.function(value, **arguments)
+                    self.counters.add(step.stage, step.op, clock() - started)
+                    if position == 0 and step.original_hw is not None and sizes is not None:
+                        sizes[i] = step.original_hw(data[i], block[i, ...] if written else value, **arguments)  # type: ignore[index]
+                if written:
+                    continue
+                if block is not None and _fits(value, block):
+                    block[i, ...] = value
+                elif values is not None:
+                    values[i] = value
+                else:
+                    raise OpError(f"gave {type_of(value)}, but declared {type_of(block[i, ...])}")  # type: ignore[index]
+            except Exception as error:
+                self._fail(i, step.stage, step.op, sources[i], error)
+        if guessed and values is not None and all(value is None for value in values):
+            values = None  # every row is in its place
+        return ChainResult(values, sizes)
+
+    def _columns(self) -> dict[str, Sequence[Any]]:
+        morsel = self.morsel
+        return {n: morsel.objects.get(n, ()) if morsel.batch is None else morsel.values(n) for n in self.chain.fields}
+
+
+def _fits(value: Any, block: np.ndarray) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype == block.dtype and value.shape == block.shape[1:]
+
+
+def bind_steps(steps: tuple[Step, ...], row: Row) -> tuple[Step, ...]:
+    """The steps with the ops inside them, and the conditions, ready to call at the rows that `row` walks."""
+    return tuple(
+        replace(s, arguments={k: _bound(v, row) for k, v in s.arguments.items()}) if s.nested else s for s in steps
+    )
+
+
+def _bound(value: Any, row: Row) -> Any:
+    if isinstance(value, Body):
+        return BoundBody(bind_steps(value.steps, row), row)
+    if isinstance(value, Cond):
+        return BoundCondition(value, row)
+    if isinstance(value, tuple):
+        return tuple(_bound(v, row) for v in value)
+    return value
+
+
+class BoundBody:
+    """Ops inside another op, as a function of the value."""
+
+    __slots__ = ("row", "steps")
+
+    def __init__(self, steps: tuple[Step, ...], row: Row) -> None:
+        self.steps = steps
+        self.row = row
+
+    def __call__(self, value: Any) -> Any:
+        for step in self.steps:
+            try:
+                arguments = _arguments(step, self.row, value) if step.varies else step.arguments
+                if step.takes is not None:
+                    _check_takes(step, value)
+                value = step.function(value, **arguments)
+            except OpError as error:
+                raise OpError(f"{step.op}: {error}") from error
+        return value
+
+
+class BoundCondition:
+    """A condition inside an op, as a function of the value: of record fields alone it is worked out once per morsel."""
+
+    __slots__ = ("condition", "known", "row")
+
+    def __init__(self, condition: Cond, row: Row) -> None:
+        self.condition = condition
+        self.row = row
+        self.known = None if condition.needs_tensor() else condition.over(row.column, row.length).tolist()
+
+    def __call__(self, value: Any) -> bool:
+        if self.known is not None:
+            return bool(self.known[self.row.index])
+        return self.condition.of_record(self._field, value)
+
+    def _field(self, name: str) -> Any:
+        found = self.row.columns[name][self.row.index]
+        return None if found is MISSING else found
+
+
+def _arguments(step: Step, row: Row, value: Any) -> dict[str, Any]:
+    arguments = dict(step.arguments)
+    for name, column, parameter in step.dynamic:
+        found = row.columns[column][row.index]
+        if found is MISSING:
+            raise MissingFieldError(f"{step.op}({name}=) reads field {column!r}, which the record lacks")
+        if isinstance(found, str) and not parameter.text:
+            _refuse(step, name, column, found)
+        arguments[name] = parameter.check(step.op, found)
+    if step.random:
+        arguments["rng"] = row.rng
+    if step.wants_layout:
+        arguments["layout"] = step.layout or guess_layout(value)
+    return arguments
+
+
+def _refuse(step: Step, name: str, column: str, found: str) -> Any:
+    raise TypeError(f"{step.op}({name}=) reads field {column!r}, which holds {found!r}, not a number")
+
+
+def _check_takes(step: Step, value: Any) -> None:
+    if not isinstance(value, np.ndarray):
+        raise OpError(f"takes {step.takes}, got a Python {type(value).__name__}")
+    layout = step.layout
+    if layout is None and step.takes.layouts:  # type: ignore[union-attr]
+        layout = guess_layout(value)
+    if (why := step.takes.complaint(type_of(value, layout))) is not None:  # type: ignore[union-attr]
+        raise OpError(why)
+
+
+def _own_seeds(morsel: Morsel) -> list[int | None] | None:
+    """Each record's own `seed` field, where it has one."""
+    try:
+        found = morsel.values(SEED_FIELD)
+    except KeyError:
+        return None
+    seeds: list[int | None] = []
+    for value in found:
+        if value is None or value is MISSING:
+            seeds.append(None)
+        elif isinstance(value, (int, np.integer)) and not isinstance(value, bool) and 0 <= value < 1 << 64:
+            seeds.append(int(value))
+        else:
+            raise TypeError(f"record field 'seed' must be an integer in [0, 2**64), got {value!r}")
+    return seeds
+
+
+class _Missing:
+    """The value of a field that a record lacks; keeps its identity through pickle."""
+
+    _instance: _Missing | None = None
+
+    def __new__(cls) -> _Missing:
+        if cls._instance is None:
+            cls._instance = super().__new__(cls)
+        return cls._instance
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_Missing, ())
+
+    def __repr__(self) -> str:
+        return "MISSING"
+
+
+MISSING = _Missing()
