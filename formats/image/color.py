@@ -116,7 +116,8 @@ def _split(image: np.ndarray) -> list[np.ndarray]:
 
 def _bytes(values: np.ndarray) -> np.ndarray:
     """Truncated and clipped to 0..255."""
-    return np.clip(values, 0, 255).astype(np.uint8)
+    clipped: np.ndarray = np.clip(values, 0, 255)
+    return clipped.astype(np.uint8)
 
 
 def write_gray(image: np.ndarray, out: np.ndarray) -> None:
