@@ -67,7 +67,7 @@ class Recording(Protocol):
 
 
 class PlainWave:
-    """Samples that lie in the file as they are.
+    """Samples that lie in the file as they are, read in one go: `out` must have room for all.
 
     Args:
         samples: int16, int32 or float32[frames, channels], a view of the file.
