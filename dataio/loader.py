@@ -24,7 +24,7 @@ from .engine.rules import optimize
 from .engine.run import Graph, RunOptions
 from .engine.settings import default_executor
 from .engine.stats import RunStats
-from .io.ranges import open_ranges
+from .io.ranges import close_files, open_ranges
 from .io.resolve import read_source
 from .outputs import find_adapter, on_device, pinned
 
@@ -319,6 +319,7 @@ class _Resources:
         self.stop_graph()
         if self.executor is not None:
             self.executor.close()
+        close_files()
 
 
 class LoaderIterator:

@@ -122,7 +122,7 @@ def _check_base(base: Any, name: str, value: Any, ranges: list[Range]) -> Any:
         return value
     if origin is Literal:
         choices = typing.get_args(base)
-        if isinstance(value, bool) or not isinstance(value, (str, int)):
+        if isinstance(value, bool) or not isinstance(value, tuple({type(c) for c in choices})):
             raise TypeError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
         if value not in choices:
             raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")

@@ -260,6 +260,8 @@ class Work:
                     self.counters.add(step.stage, step.op, clock() - started)
                     if position == 0 and step.original_hw is not None and sizes is not None:
                         sizes[i] = step.original_hw(data[i], block[i, ...] if written else value, **arguments)  # type: ignore[index]
+                if chain.reads == "ranges":
+                    self.result.bytes_read += block[i, ...].nbytes if written else value.nbytes  # type: ignore[index]
                 if written:
                     continue
                 if block is not None and _fits(value, block):

@@ -17,7 +17,7 @@ from typing import Any, NoReturn, TypeAlias
 
 from ..engine.errors import RecordError
 from ..engine.source import RangeReader
-from .resolve import _SOURCE_KEYS, ReadError, _byte_range, _read_stream, read_source
+from .resolve import SOURCE_KEYS, ReadError, byte_range, read_source, read_stream
 from .uri import local_path
 
 OPEN_FILES = 32
@@ -56,10 +56,10 @@ def _open_uri(uri: str | bytes) -> RangeReader:
 
 
 def _open_mapping(value: dict[str, Any]) -> RangeReader:
-    source = next((key for key in _SOURCE_KEYS if value.get(key) is not None), None)
+    source = next((key for key in SOURCE_KEYS if value.get(key) is not None), None)
     if value.get("bytes") is not None or source is None:
         return MemoryRanges(read_source(value))  # which says what is missing
-    offset, size = _byte_range(value)
+    offset, size = byte_range(value)
     if offset is None or size is None:
         return open_ranges(value[source])
     if source == "reader":
@@ -183,7 +183,7 @@ def _open_file(path: str | bytes) -> RangeReader:
         if file.kind == stat.S_IFDIR:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
         if file.kind != stat.S_IFREG:
-            return MemoryRanges(_read_stream(file.descriptor, 0, None))  # a pipe tells no size
+            return MemoryRanges(read_stream(file.descriptor, 0, None))  # a pipe tells no size
         if file.size <= SMALL_FILE:
             data = os.pread(file.descriptor, file.size, 0)
             if len(data) == file.size:

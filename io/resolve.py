@@ -11,7 +11,7 @@ import numpy as np
 from ..engine.errors import DataioError, RecordError
 from .uri import local_path
 
-_SOURCE_KEYS = ("reader", "path", "url", "uri")
+SOURCE_KEYS = ("reader", "path", "url", "uri")
 
 
 class ReadError(DataioError, OSError):
@@ -75,7 +75,7 @@ def read_file(path: str | bytes, offset: int = 0, size: int | None = None) -> np
         if info.st_mode & _KIND != stat.S_IFREG:
             if stat.S_ISDIR(info.st_mode):
                 raise IsADirectoryError(21, "is a directory", path)
-            return _read_stream(descriptor, offset, size)
+            return read_stream(descriptor, offset, size)
         wanted = info.st_size - offset if size is None else size
         if wanted < 0 or offset + wanted > info.st_size:
             raise ReadError(f"range of {size} bytes at {offset} lies outside the {info.st_size} bytes of {path!r}")
@@ -95,7 +95,7 @@ _FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _KIND = stat.S_IFMT(0o177777)
 
 
-def _read_stream(descriptor: int, offset: int, size: int | None) -> np.ndarray:
+def read_stream(descriptor: int, offset: int, size: int | None) -> np.ndarray:
     """Pipes and devices tell no size."""
     chunks = []
     while chunk := os.read(descriptor, 1 << 20):
@@ -107,8 +107,8 @@ def _read_stream(descriptor: int, offset: int, size: int | None) -> np.ndarray:
 def _read_mapping(value: dict[str, Any]) -> Any:
     if value.get("bytes") is not None:  # how image and audio columns of data sets hold their files
         return value["bytes"]
-    offset, size = _byte_range(value)
-    for key in _SOURCE_KEYS:
+    offset, size = byte_range(value)
+    for key in SOURCE_KEYS:
         source = value.get(key)
         if source is None:
             continue
@@ -122,10 +122,10 @@ def _read_mapping(value: dict[str, Any]) -> Any:
         import fsspec
 
         return fsspec.open(source, "rb").fs.cat_file(source, start=offset, end=offset + (size or 0))
-    raise RecordError(f"a mapping source needs one of bytes, {', '.join(_SOURCE_KEYS)}; it has: {', '.join(map(str, value))}")
+    raise RecordError(f"a mapping source needs one of bytes, {', '.join(SOURCE_KEYS)}; it has: {', '.join(map(str, value))}")
 
 
-def _byte_range(value: dict[str, Any]) -> tuple[int | None, int | None]:
+def byte_range(value: dict[str, Any]) -> tuple[int | None, int | None]:
     if value.get("range") is not None:
         start, length = value["range"]
         return int(start), int(length)
