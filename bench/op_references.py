@@ -317,7 +317,7 @@ REFERENCES: dict[str, dict[str, Prepare]] = {
     "normalize_chw_from_hwc_u8": {"torch": tensor(torch_normalize)},
     "normalize": {"torch": tensor(lambda x, n: (x - MEANS).div_(STDS))},
     "cast u8 to f32": {"torch": tensor(lambda x, n: x.to(torch.float32))},
-    "cast f32 to u8": {"torch": tensor(lambda x, n: x.to(torch.uint8))},
+    "cast f32 to u8": {"torch": tensor(lambda x, n: x.clamp(0, 255).to(torch.uint8))},
     "permute HWC to CHW": {"torch": tensor(lambda x, n: x.permute(2, 0, 1).contiguous())},
     "permute CHW to HWC": {"torch": tensor(lambda x, n: x.permute(1, 2, 0).contiguous())},
     "reshape": COPY,

@@ -149,7 +149,7 @@ def _saturate(value: np.ndarray, out: np.ndarray) -> None:
     for start in range(0, flat.size, CAST_BLOCK):
         part, given = target[start : start + CAST_BLOCK], flat[start : start + CAST_BLOCK]
         clipped = np.clip(given, value.dtype.type(info.min), top, out=block[: given.size])
-        if np.isnan(clipped.min()):
+        if np.isnan(clipped.sum()):  # one NaN makes the sum NaN
             clipped[np.isnan(clipped)] = 0
         np.copyto(part, clipped, casting="unsafe")
         if int(top) != info.max:  # fewer bits than the integer has: the float below the limit is not the largest integer

@@ -338,6 +338,7 @@ DECODERS = (
     DecoderExample(op="bytes", source=lambda: b"abc", shape=(3,), dtype="uint8"),
     DecoderExample(op="text", source=lambda: b"abc", shape=(3,), dtype="uint8"),
     DecoderExample(op="json", source=lambda: json.dumps({"a": 1}).encode(), shape=(8,), dtype="uint8"),
+    DecoderExample(op="array", arguments={"dtype": "float32"}, source=lambda: [[1, 2], [3, 4]], shape=(2, 2), dtype="float32"),
     DecoderExample(op="passthrough", source=lambda: {"a": 1}, shape=None, dtype="object"),
     DecoderExample(op="audio", source=wav, shape=(2, 800), dtype="float32"),
     DecoderExample(op="audio", arguments={"mono": True, "sample_rate": 4_000}, source=wav, shape=(1, 400), dtype="float32"),
