@@ -5,6 +5,8 @@ from . import cond as cond
 from . import decoders as decoders
 from . import transforms as transforms
 from .batches import Batch as Batch
+from .engine.custom import CustomOp as CustomOp
+from .engine.custom import custom_op as custom_op
 from .engine.errors import DataioError as DataioError
 from .engine.expr import Col as _Col
 from .engine.expr import Cond as Cond
@@ -37,13 +39,11 @@ from .sources import manifest as manifest
 from .sources import records as records
 from .stages import BatchStage as BatchStage
 from .stages import CollateStage as CollateStage
-from .stages import CustomOp as CustomOp
 from .stages import GroupByStage as GroupByStage
 from .stages import SlotStage as SlotStage
 from .stages import batch as batch
 from .stages import chain as chain
 from .stages import collate as collate
-from .stages import custom_op as custom_op
 from .stages import group_by as group_by
 from .stages import map as map
 from .stages import slot as slot

@@ -3,7 +3,23 @@
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from .engine.expr import Col, ConstValue, ParamRef
 from .engine.registry import Decoder
+
+def array(
+    *,
+    dtype: Literal["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64"] | None = None,
+) -> Decoder:
+    """Numbers that are in the record already, as a tensor slot: a label, a box list, an embedding."""
+
+def audio(
+    *,
+    sample_rate: int | None = None,
+    mono: bool = False,
+    max_decoded_bytes: int = 2147483648,
+    resampling: Literal["linear", "sinc"] = "linear",
+) -> Decoder:
+    """Decode one sound file; its format is told from the content."""
 
 def bytes() -> Decoder:
     """The encoded bytes themselves."""
@@ -39,6 +55,12 @@ def npy() -> Decoder:
 
 def passthrough(*, field: str | None = None) -> Decoder:
     """The slot's Python value, untouched: nothing is read."""
+
+def pt(*, tensor_key: str | Col | ParamRef | ConstValue) -> Decoder:
+    """One tensor of a torch checkpoint: a dict with tensors at its top level, as `torch.save` writes it since 1.6."""
+
+def safetensors(*, tensor_key: str | Col | ParamRef | ConstValue) -> Decoder:
+    """One tensor of a safetensors file; nothing else of the payload is read."""
 
 def text(
     *,

@@ -7,6 +7,49 @@ from .engine.expr import Col, ConstValue, ParamRef
 
 class SlotMethods:
     def apply(self, *things: Any) -> Any: ...
+    def affine(
+        self,
+        *,
+        angle_deg: float = 0.0,
+        tx: float = 0.0,
+        ty: float = 0.0,
+        scale: float = 1.0,
+        shear_deg: float = 0.0,
+        fill: int = 0,
+        interp: Literal["nearest", "bilinear", "bicubic"] = "bilinear",
+    ) -> Self:
+        """Turn, shift, scale and shear the image about its centre; the map is that of `inverse_affine`."""
+    def auto_augment(self, *, policy: Literal["imagenet"] = "imagenet") -> Self:
+        """Apply one of the 25 sub-policies of `IMAGENET`: two ops, each with its own probability and strength."""
+    def bbox_crop(self, *, window: Sequence[float], format: Literal["xyxy"] = "xyxy") -> Self:
+        """Where boxes are after their image was cut to `window`."""
+    def bbox_hflip(self, *, prob: float = 0.5, format: Literal["xyxy", "xywh"] = "xyxy") -> Self:
+        """Mirror boxes left to right with probability `prob`; one draw, that of `hflip`."""
+    def bbox_pad(
+        self,
+        *,
+        src_h: int,
+        src_w: int,
+        top: int = 0,
+        bottom: int = 0,
+        left: int = 0,
+        right: int = 0,
+        format: Literal["xyxy", "xywh"] = "xyxy",
+    ) -> Self:
+        """Where boxes are after `pad` has added rows and columns to their image."""
+    def bbox_vflip(self, *, prob: float = 0.5, format: Literal["xyxy", "xywh"] = "xyxy") -> Self:
+        """Mirror boxes top to bottom with probability `prob`; one draw, that of `vflip`."""
+    def box_encoder(
+        self,
+        anchors: Sequence[float],
+        /,
+        *,
+        iou_threshold: float = 0.5,
+        scale: Sequence[float] = ...,
+    ) -> Self:
+        """Give each anchor the box it should predict, as SSD and Faster R-CNN train on."""
+    def canny(self, *, low: float, high: float) -> Self:
+        """Mark edges, by Canny's detector on the BT.601 luma blurred with a Gaussian of sigma 1.4."""
     def cast(
         self,
         *,
@@ -20,6 +63,17 @@ class SlotMethods:
         w: int | str | Col | ParamRef | ConstValue,
     ) -> Self:
         """Keep the middle `h` x `w` pixels; an axis shorter than that is surrounded by zeros."""
+    def choice(self, arms: Any, /, *, weights: Sequence[float] | None = None) -> Self:
+        """Run exactly one of the arms; one draw."""
+    def color_jitter(
+        self,
+        *,
+        brightness: float = 0.0,
+        contrast: float = 0.0,
+        saturation: float = 0.0,
+        hue: float = 0.0,
+    ) -> Self:
+        """Change brightness, contrast, saturation and hue at random, in this order."""
     def crop(
         self,
         *,
@@ -29,6 +83,22 @@ class SlotMethods:
         w: int | str | Col | ParamRef | ConstValue,
     ) -> Self:
         """Cut out `h` x `w` pixels whose top left corner is at row `y`, column `x`."""
+    def custom(self, function: Any, /, *, name: str | None = None, version: str | None = None) -> Self:
+        """Run a Python function on each record's value."""
+    def decode_array(
+        self,
+        *,
+        dtype: Literal["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64"] | None = None,
+    ) -> Self:
+        """Numbers that are in the record already, as a tensor slot: a label, a box list, an embedding."""
+    def decode_audio(
+        self,
+        *,
+        sample_rate: int | None = None,
+        mono: bool = False,
+        resampling: Literal["linear", "sinc"] = "linear",
+    ) -> Self:
+        """Decode one sound file; its format is told from the content."""
     def decode_bytes(self) -> Self:
         """The encoded bytes themselves."""
     def decode_image(
@@ -52,8 +122,12 @@ class SlotMethods:
         """Check one JSON document (RFC 8259) and hand on its bytes, white space kept."""
     def decode_npy(self) -> Self:
         """Read an .npy file, format 1.0 to 3.0; pickled objects are refused, never run."""
+    def decode_safetensors(self, *, tensor_key: str | Col | ParamRef | ConstValue) -> Self:
+        """One tensor of a safetensors file; nothing else of the payload is read."""
     def decode_text(self, *, encoding: Literal["utf-8", "utf8", "utf-8-lossy"] = "utf-8") -> Self:
         """Check that the bytes are UTF-8."""
+    def equalize(self, *, prob: float = 1.0) -> Self:
+        """Spread the values of each channel evenly over 0..255, with probability `prob`; one draw."""
     def fit_to_bucket(
         self,
         *,
@@ -64,8 +138,60 @@ class SlotMethods:
         """Scale until the image covers `h` x `w`, and keep the middle; only pixels that survive are computed."""
     def flatten(self, *, start_axis: int = 0, end_axis: int = -1) -> Self:
         """Merge the axes from `start_axis` to `end_axis`, both included; negative ones count from the end."""
+    def gaussian_blur(self, *, kernel_size: int = 5, sigma_lo: float = 0.1, sigma_hi: float = 2.0) -> Self:
+        """Blur with a Gaussian whose sigma is uniform in [`sigma_lo`, `sigma_hi`]; one draw."""
+    def gaussian_noise(self, *, std: float | str | Col | ParamRef | ConstValue) -> Self:
+        """Add independent normal noise of mean 0, from OpenCV's generator, which one draw seeds."""
+    def grayscale(self, *, num_output_channels: Literal[1, 3] = 3, prob: float = 1.0) -> Self:
+        """Keep only the BT.601 luma `(19595 R + 38470 G + 7471 B + 32768) >> 16`, with probability `prob`; one draw."""
+    def grid_mask(
+        self,
+        *,
+        d_min: int = 96,
+        d_max: int = 224,
+        ratio: float = 0.6,
+        rotate_deg: float = 0.0,
+        prob: float = 1.0,
+    ) -> Self:
+        """With probability `prob`, set the pixels in a grid of square holes to 0."""
     def hflip(self, *, prob: float = 0.5) -> Self:
         """Mirror the columns with probability `prob`; one draw."""
+    def invert(self, *, prob: float = 1.0) -> Self:
+        """Turn each value v into 255 - v, with probability `prob`; one draw."""
+    def median_blur(self, *, radius: int = 1) -> Self:
+        """Replace each value by the median of its channel over a square of side `2 * radius + 1`."""
+    def mel_filterbank(
+        self,
+        *,
+        n_mels: int,
+        sample_rate: int,
+        f_min: float = 0.0,
+        f_max: float = 0.0,
+    ) -> Self:
+        """Sum the bins of a spectrogram under triangles that are equally wide on the HTK mel scale, peak 1."""
+    def mfcc(
+        self,
+        *,
+        n_mfcc: int = 13,
+        n_mels: int = 40,
+        sample_rate: int,
+        f_min: float = 0.0,
+        f_max: float = 0.0,
+        n_fft: int = 400,
+        hop_length: int = 160,
+        window: Literal["hann", "hamming", "rect"] = "hann",
+        log_base: Literal["db", "natural"] = "db",
+    ) -> Self:
+        """Mel-frequency cepstral coefficients: power spectrogram, mel filterbank, logarithm, cosine transform."""
+    def nms(
+        self,
+        *,
+        iou_thresh: float = 0.5,
+        score_thresh: float = 0.05,
+        top_k: int | None = None,
+        box_format: Literal["xyxy", "xywh"] = "xyxy",
+    ) -> Self:
+        """Keep the best of boxes that overlap (non-maximum suppression)."""
     def normalize(
         self,
         mode: str | Sequence[Sequence[float]] | None = "imagenet",
@@ -86,10 +212,38 @@ class SlotMethods:
         value: int | str | Col | ParamRef | ConstValue = 0,
     ) -> Self:
         """Add rows and columns around the image."""
+    def pad_axis(self, *, axis: int, target: int, value: float | Any = 0.0) -> Self:
+        """Append `value` along one axis until it is `target` long; a longer axis stays as it is."""
     def passthrough(self, *, field: str | None = None) -> Self:
         """The slot's Python value, untouched: nothing is read."""
+    def patchify(self, *, patch_size: int) -> Self:
+        """Cut planes into square patches, one per row, as a vision transformer takes them."""
     def permute(self, *, axes: Sequence[int]) -> Self:
         """Reorder the axes: axis i of the result is axis `axes[i]` of `value`."""
+    def posterize(self, *, bits: int = 4, prob: float = 1.0) -> Self:
+        """Keep the top `bits` of each value and clear the others, with probability `prob`; one draw."""
+    def rand_augment(self, *, n: int = 2, m: int = 9) -> Self:
+        """Apply `n` different ops, all at the same magnitude, in drawn order."""
+    def random_affine(
+        self,
+        *,
+        degrees: float = 0.0,
+        translate: Sequence[float] = ...,
+        scale_range: Sequence[float] = ...,
+        shear_deg: float = 0.0,
+        fill: int = 0,
+        interp: Literal["nearest", "bilinear", "bicubic"] = "bilinear",
+    ) -> Self:
+        """`affine` with uniformly drawn arguments."""
+    def random_bbox_crop(
+        self,
+        *,
+        thresholds: Sequence[float | None] | None = None,
+        aspect_ratio: Sequence[float] = ...,
+        scale: Sequence[float] = ...,
+        max_attempts: int = 50,
+    ) -> Self:
+        """Cut a random window that keeps some of the boxes, as SSD trains on."""
     def random_crop(
         self,
         *,
@@ -97,6 +251,17 @@ class SlotMethods:
         w: int | str | Col | ParamRef | ConstValue,
     ) -> Self:
         """Cut out `h` x `w` pixels at a uniformly drawn place: the row is drawn first, then the column."""
+    def random_erasing(
+        self,
+        *,
+        prob: float = 0.5,
+        scale: Sequence[float] = ...,
+        ratio: Sequence[float] = ...,
+        value: int = 0,
+    ) -> Self:
+        """With probability `prob`, fill a random rectangle."""
+    def random_perspective(self, *, distortion: float = 0.5, prob: float = 0.5, fill: int = 0) -> Self:
+        """With probability `prob`, move each corner of the image inwards; pixels in between follow, bilinearly."""
     def random_resized_crop(
         self,
         *,
@@ -131,8 +296,39 @@ class SlotMethods:
         interp: Literal["nearest", "bilinear", "bicubic", "lanczos"] = "bicubic",
     ) -> Self:
         """Resize so that the short edge is `size`; the other is floor(edge * size / short)."""
+    def select(self, arms: Any, /, *, default: Any | None = None) -> Self:
+        """Run the body of the first condition that is true; nothing is drawn."""
+    def sharpen(self, *, sigma: float = 1.0, amount: float = 1.0) -> Self:
+        """Add `amount` times the difference to a blurred image: `trunc(clip(v + amount * (v - blur(v)), 0, 255))`."""
+    def soft_nms(
+        self,
+        *,
+        iou_thresh: float = 0.3,
+        sigma: float = 0.5,
+        score_thresh: float = 0.001,
+        top_k: int | None = None,
+        box_format: Literal["xyxy", "xywh"] = "xyxy",
+    ) -> Self:
+        """Lower the scores of boxes that overlap better ones, instead of dropping them at once."""
+    def solarize(self, *, threshold: int = 128, prob: float = 1.0) -> Self:
+        """Turn each value v >= `threshold` into 255 - v, with probability `prob`; one draw."""
+    def some_of(self, n: int, arms: Any, /) -> Self:
+        """Run `n` distinct arms, in the order they are listed."""
+    def sometimes(self, body: Any, /, *, prob: float = 0.5) -> Self:
+        """Run all of `body` with probability `prob`, or nothing of it; one draw."""
+    def spectrogram(
+        self,
+        *,
+        n_fft: int = 400,
+        hop_length: int = 160,
+        window: Literal["hann", "hamming", "rect"] = "hann",
+        power: float = 2.0,
+    ) -> Self:
+        """Magnitudes or powers of the short-time Fourier transform, frame by frame, without centring or padding."""
     def squeeze(self, *, axis: int | None = None) -> Self:
         """Drop one axis of size 1, or all of them."""
+    def trivial_augment_wide(self) -> Self:
+        """Apply one op of those of `rand_augment`, at a magnitude uniform between none and the highest."""
     def unsqueeze(self, *, axis: int) -> Self:
         """Insert an axis of size 1 in front of axis `axis`, which is in [-(rank + 1), rank]."""
     def vflip(self, *, prob: float = 0.5) -> Self:

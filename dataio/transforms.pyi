@@ -6,6 +6,54 @@ from typing import Any, Literal
 from .engine.expr import Col, ConstValue, ParamRef
 from .engine.registry import Transform
 
+def affine(
+    *,
+    angle_deg: float = 0.0,
+    tx: float = 0.0,
+    ty: float = 0.0,
+    scale: float = 1.0,
+    shear_deg: float = 0.0,
+    fill: int = 0,
+    interp: Literal["nearest", "bilinear", "bicubic"] = "bilinear",
+) -> Transform:
+    """Turn, shift, scale and shear the image about its centre; the map is that of `inverse_affine`."""
+
+def auto_augment(*, policy: Literal["imagenet"] = "imagenet") -> Transform:
+    """Apply one of the 25 sub-policies of `IMAGENET`: two ops, each with its own probability and strength."""
+
+def bbox_crop(*, window: Sequence[float], format: Literal["xyxy"] = "xyxy") -> Transform:
+    """Where boxes are after their image was cut to `window`."""
+
+def bbox_hflip(*, prob: float = 0.5, format: Literal["xyxy", "xywh"] = "xyxy") -> Transform:
+    """Mirror boxes left to right with probability `prob`; one draw, that of `hflip`."""
+
+def bbox_pad(
+    *,
+    src_h: int,
+    src_w: int,
+    top: int = 0,
+    bottom: int = 0,
+    left: int = 0,
+    right: int = 0,
+    format: Literal["xyxy", "xywh"] = "xyxy",
+) -> Transform:
+    """Where boxes are after `pad` has added rows and columns to their image."""
+
+def bbox_vflip(*, prob: float = 0.5, format: Literal["xyxy", "xywh"] = "xyxy") -> Transform:
+    """Mirror boxes top to bottom with probability `prob`; one draw, that of `vflip`."""
+
+def box_encoder(
+    anchors: Sequence[float],
+    /,
+    *,
+    iou_threshold: float = 0.5,
+    scale: Sequence[float] = ...,
+) -> Transform:
+    """Give each anchor the box it should predict, as SSD and Faster R-CNN train on."""
+
+def canny(*, low: float, high: float) -> Transform:
+    """Mark edges, by Canny's detector on the BT.601 luma blurred with a Gaussian of sigma 1.4."""
+
 def cast(
     *,
     dtype: Literal["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64"],
@@ -19,6 +67,18 @@ def center_crop(
 ) -> Transform:
     """Keep the middle `h` x `w` pixels; an axis shorter than that is surrounded by zeros."""
 
+def choice(arms: Any, /, *, weights: Sequence[float] | None = None) -> Transform:
+    """Run exactly one of the arms; one draw."""
+
+def color_jitter(
+    *,
+    brightness: float = 0.0,
+    contrast: float = 0.0,
+    saturation: float = 0.0,
+    hue: float = 0.0,
+) -> Transform:
+    """Change brightness, contrast, saturation and hue at random, in this order."""
+
 def crop(
     *,
     y: int | str | Col | ParamRef | ConstValue,
@@ -27,6 +87,12 @@ def crop(
     w: int | str | Col | ParamRef | ConstValue,
 ) -> Transform:
     """Cut out `h` x `w` pixels whose top left corner is at row `y`, column `x`."""
+
+def custom(function: Any, /, *, name: str | None = None, version: str | None = None) -> Transform:
+    """Run a Python function on each record's value."""
+
+def equalize(*, prob: float = 1.0) -> Transform:
+    """Spread the values of each channel evenly over 0..255, with probability `prob`; one draw."""
 
 def fit_to_bucket(
     *,
@@ -39,8 +105,59 @@ def fit_to_bucket(
 def flatten(*, start_axis: int = 0, end_axis: int = -1) -> Transform:
     """Merge the axes from `start_axis` to `end_axis`, both included; negative ones count from the end."""
 
+def gaussian_blur(*, kernel_size: int = 5, sigma_lo: float = 0.1, sigma_hi: float = 2.0) -> Transform:
+    """Blur with a Gaussian whose sigma is uniform in [`sigma_lo`, `sigma_hi`]; one draw."""
+
+def gaussian_noise(*, std: float | str | Col | ParamRef | ConstValue) -> Transform:
+    """Add independent normal noise of mean 0, from OpenCV's generator, which one draw seeds."""
+
+def grayscale(*, num_output_channels: Literal[1, 3] = 3, prob: float = 1.0) -> Transform:
+    """Keep only the BT.601 luma `(19595 R + 38470 G + 7471 B + 32768) >> 16`, with probability `prob`; one draw."""
+
+def grid_mask(
+    *,
+    d_min: int = 96,
+    d_max: int = 224,
+    ratio: float = 0.6,
+    rotate_deg: float = 0.0,
+    prob: float = 1.0,
+) -> Transform:
+    """With probability `prob`, set the pixels in a grid of square holes to 0."""
+
 def hflip(*, prob: float = 0.5) -> Transform:
     """Mirror the columns with probability `prob`; one draw."""
+
+def invert(*, prob: float = 1.0) -> Transform:
+    """Turn each value v into 255 - v, with probability `prob`; one draw."""
+
+def median_blur(*, radius: int = 1) -> Transform:
+    """Replace each value by the median of its channel over a square of side `2 * radius + 1`."""
+
+def mel_filterbank(*, n_mels: int, sample_rate: int, f_min: float = 0.0, f_max: float = 0.0) -> Transform:
+    """Sum the bins of a spectrogram under triangles that are equally wide on the HTK mel scale, peak 1."""
+
+def mfcc(
+    *,
+    n_mfcc: int = 13,
+    n_mels: int = 40,
+    sample_rate: int,
+    f_min: float = 0.0,
+    f_max: float = 0.0,
+    n_fft: int = 400,
+    hop_length: int = 160,
+    window: Literal["hann", "hamming", "rect"] = "hann",
+    log_base: Literal["db", "natural"] = "db",
+) -> Transform:
+    """Mel-frequency cepstral coefficients: power spectrogram, mel filterbank, logarithm, cosine transform."""
+
+def nms(
+    *,
+    iou_thresh: float = 0.5,
+    score_thresh: float = 0.05,
+    top_k: int | None = None,
+    box_format: Literal["xyxy", "xywh"] = "xyxy",
+) -> Transform:
+    """Keep the best of boxes that overlap (non-maximum suppression)."""
 
 def normalize(*, mean: Sequence[float], std: Sequence[float]) -> Transform:
     """(x - mean) / std per channel."""
@@ -67,8 +184,40 @@ def pad(
 ) -> Transform:
     """Add rows and columns around the image."""
 
+def pad_axis(*, axis: int, target: int, value: float | Any = 0.0) -> Transform:
+    """Append `value` along one axis until it is `target` long; a longer axis stays as it is."""
+
+def patchify(*, patch_size: int) -> Transform:
+    """Cut planes into square patches, one per row, as a vision transformer takes them."""
+
 def permute(*, axes: Sequence[int]) -> Transform:
     """Reorder the axes: axis i of the result is axis `axes[i]` of `value`."""
+
+def posterize(*, bits: int = 4, prob: float = 1.0) -> Transform:
+    """Keep the top `bits` of each value and clear the others, with probability `prob`; one draw."""
+
+def rand_augment(*, n: int = 2, m: int = 9) -> Transform:
+    """Apply `n` different ops, all at the same magnitude, in drawn order."""
+
+def random_affine(
+    *,
+    degrees: float = 0.0,
+    translate: Sequence[float] = ...,
+    scale_range: Sequence[float] = ...,
+    shear_deg: float = 0.0,
+    fill: int = 0,
+    interp: Literal["nearest", "bilinear", "bicubic"] = "bilinear",
+) -> Transform:
+    """`affine` with uniformly drawn arguments."""
+
+def random_bbox_crop(
+    *,
+    thresholds: Sequence[float | None] | None = None,
+    aspect_ratio: Sequence[float] = ...,
+    scale: Sequence[float] = ...,
+    max_attempts: int = 50,
+) -> Transform:
+    """Cut a random window that keeps some of the boxes, as SSD trains on."""
 
 def random_crop(
     *,
@@ -76,6 +225,18 @@ def random_crop(
     w: int | str | Col | ParamRef | ConstValue,
 ) -> Transform:
     """Cut out `h` x `w` pixels at a uniformly drawn place: the row is drawn first, then the column."""
+
+def random_erasing(
+    *,
+    prob: float = 0.5,
+    scale: Sequence[float] = ...,
+    ratio: Sequence[float] = ...,
+    value: int = 0,
+) -> Transform:
+    """With probability `prob`, fill a random rectangle."""
+
+def random_perspective(*, distortion: float = 0.5, prob: float = 0.5, fill: int = 0) -> Transform:
+    """With probability `prob`, move each corner of the image inwards; pixels in between follow, bilinearly."""
 
 def random_resized_crop(
     *,
@@ -114,11 +275,48 @@ def resize_short(
 ) -> Transform:
     """Resize so that the short edge is `size`; the other is floor(edge * size / short)."""
 
+def select(arms: Any, /, *, default: Any | None = None) -> Transform:
+    """Run the body of the first condition that is true; nothing is drawn."""
+
+def sharpen(*, sigma: float = 1.0, amount: float = 1.0) -> Transform:
+    """Add `amount` times the difference to a blurred image: `trunc(clip(v + amount * (v - blur(v)), 0, 255))`."""
+
+def soft_nms(
+    *,
+    iou_thresh: float = 0.3,
+    sigma: float = 0.5,
+    score_thresh: float = 0.001,
+    top_k: int | None = None,
+    box_format: Literal["xyxy", "xywh"] = "xyxy",
+) -> Transform:
+    """Lower the scores of boxes that overlap better ones, instead of dropping them at once."""
+
+def solarize(*, threshold: int = 128, prob: float = 1.0) -> Transform:
+    """Turn each value v >= `threshold` into 255 - v, with probability `prob`; one draw."""
+
+def some_of(n: int, arms: Any, /) -> Transform:
+    """Run `n` distinct arms, in the order they are listed."""
+
+def sometimes(body: Any, /, *, prob: float = 0.5) -> Transform:
+    """Run all of `body` with probability `prob`, or nothing of it; one draw."""
+
+def spectrogram(
+    *,
+    n_fft: int = 400,
+    hop_length: int = 160,
+    window: Literal["hann", "hamming", "rect"] = "hann",
+    power: float = 2.0,
+) -> Transform:
+    """Magnitudes or powers of the short-time Fourier transform, frame by frame, without centring or padding."""
+
 def squeeze(*, axis: int | None = None) -> Transform:
     """Drop one axis of size 1, or all of them."""
 
 def symmetric_chw() -> Transform:
     """Pixels to [-1, 1]: `x * float32(2/255) - 1`."""
+
+def trivial_augment_wide() -> Transform:
+    """Apply one op of those of `rand_augment`, at a magnitude uniform between none and the highest."""
 
 def unit_chw() -> Transform:
     """Pixels to [0, 1]: `x * float32(1/255)`."""

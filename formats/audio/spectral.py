@@ -21,7 +21,7 @@ from ...engine.arguments import Range
 from ...engine.errors import OpError
 from ...engine.registry import register_kernel, register_op
 from ...engine.schema import Takes, TensorType
-from ..image.buffers import scratch
+from ..buffers import scratch
 from .decode import SampleRate
 
 Window: TypeAlias = Literal["hann", "hamming", "rect"]

@@ -16,7 +16,7 @@ from ...engine.arguments import Probability, Range
 from ...engine.errors import OpError
 from ...engine.registry import register_kernel, register_op
 from ...engine.schema import Takes, TensorType
-from .buffers import scratch
+from ..buffers import scratch
 from .resize import IMAGE
 
 Strength: TypeAlias = Annotated[float, Range(0.0)]

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...engine.arguments import Positive, Range, Size
 from ...engine.registry import register_kernel, register_op
-from .buffers import scratch
+from ..buffers import scratch
 from .color import (
     RGB,
     TRUNCATE,

@@ -14,7 +14,7 @@ import numpy as np
 from ...engine.errors import OpError
 from ...engine.registry import OpCall, lookup, register_kernel, register_op
 from ...engine.schema import Takes, TensorType
-from .buffers import scratch
+from ..buffers import scratch
 
 Base: TypeAlias = Literal["symmetric", "unit"]
 Means: TypeAlias = tuple[float, ...]

@@ -21,7 +21,7 @@ from ...engine.arguments import Pixels, Size
 from ...engine.errors import OpError
 from ...engine.registry import register_kernel, register_op
 from ...engine.schema import Takes, TensorType
-from .buffers import scratch
+from ..buffers import scratch
 
 Interp: TypeAlias = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 

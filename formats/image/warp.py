@@ -92,7 +92,7 @@ def warp_affine(image: np.ndarray, out: np.ndarray, matrix: np.ndarray, *, fill:
         fill: 0 to 255, for every channel; what the kernel sees outside of `image`.
         interp: "nearest" rounds half away from zero; "bilinear"; "bicubic" is the cubic convolution with a = -0.5.
 
-    Matches the formula in float64 within 1 level (nearest: exactly, but for about 1 pixel in 10,000 whose place lies
+    Matches the formula in float64 within 1 level (nearest: exactly, but for about 1 pixel in 1,000 whose place lies
     within float32 rounding of the middle between two pixels).
     """
     if interp == "bicubic":
