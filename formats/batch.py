@@ -114,8 +114,8 @@ def _mixed(batch: FinishedBatch, dense: np.ndarray, partner: np.ndarray, weight:
     spare = np.empty_like(dense[chunks[0]])
     for rows in chunks:
         here, mine = out[rows], dense[rows]
-        np.take(dense, partner[rows], axis=0, out=here, mode="clip")
-        np.multiply(here, other, out=here)
+        theirs = dense[partner[rows]] if len(mine) > 1 else dense[partner[rows.start]]  # of one row no copy
+        np.multiply(theirs, other, out=here)
         part = np.multiply(mine, own, out=spare[: len(mine)])
         np.add(here, part, out=here)
     return SlotColumn(dense=out)
@@ -333,16 +333,16 @@ def batch_normalize(
         )
     shift, scale = np.array(mean, np.float32), (1 / np.array(std)).astype(np.float32)
     count, first, second, last = dense.shape
-    if last == len(mean):  # whole lines of pixels, since NumPy is slow where the inner axis is short
-        shift, scale = np.tile(shift, second), np.tile(scale, second)
+    lines = (count * first, second * last)  # of pixels or, channels first, whole planes: NumPy wants a long inner axis
+    if last == len(mean):
+        shift, scale = (np.broadcast_to(np.tile(v, second), lines) for v in (shift, scale))
     else:
-        shift, scale = shift[:, None], scale[:, None]
-    shape = (count, first, second * last)
+        shift, scale = (np.tile(v, count)[:, None] for v in (shift, scale))
     out = batch.allocate(dense.shape, dense.dtype)
-    source, target = dense.reshape(shape), out.reshape(shape)
+    source, target = dense.reshape(lines), out.reshape(lines)
     for rows in _chunks(source):
-        np.subtract(source[rows], shift, out=target[rows])
-        np.multiply(target[rows], scale, out=target[rows])
+        np.subtract(source[rows], shift[rows], out=target[rows])
+        np.multiply(target[rows], scale[rows], out=target[rows])
     return batch.with_slots({name: replace(batch.slots[name], dense=out)})
 
 
