@@ -49,7 +49,6 @@ def kernel_calls(case: Case, value: Any, layout: Any) -> tuple[Any, dict[str, Ca
     from dataio.engine.physical import compile_calls
     from dataio.engine.schema import type_of
     from dataio.engine.work import BoundBody, Row, bind_steps
-    from dataio.engine.work import BoundBody, Row, bind_steps
     from dataio.io.ranges import open_ranges
 
     if case.decoder is not None:

@@ -16,7 +16,6 @@ from dataio.engine.physical import compile_calls
 from dataio.engine.registry import OpCall, OpSpec, draws, specs
 from dataio.engine.schema import Takes, TensorType, type_of
 from dataio.engine.work import BoundBody, Row, bind_steps
-from dataio.engine.work import BoundBody, Row, bind_steps
 from dataio.formats import OP_MODULES
 from dataio.io.ranges import open_ranges
 
