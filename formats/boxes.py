@@ -57,8 +57,8 @@ def _check_table(boxes: np.ndarray, width: int) -> None:
         raise OpError(f"takes float32[n, {width}], got {boxes.dtype}{list(boxes.shape)}")
 
 
-def _refuse(boxes: np.ndarray, bad: np.ndarray, why: str) -> None:
-    """Name the first bad row, if there is one."""
+def _refuse(boxes: np.ndarray, bad: Any, why: str) -> None:
+    """Name the first row of `boxes` where bool[n] `bad` is true, if there is one."""
     if bad.any():
         row = int(bad.argmax())
         raise OpError(f"takes {why}; row {row} is {boxes[row].tolist()}")
@@ -427,7 +427,8 @@ def _extent(
     np.copyto(spare, a0[:, None])
     np.maximum(spare, b0, out=spare)
     out -= spare
-    return np.maximum(out, zeros, out=out)
+    np.maximum(out, zeros, out=out)
+    return out
 
 
 class Anchors(tuple[float, ...]):
@@ -672,7 +673,8 @@ def _decay(shared: np.ndarray, iou_thresh: float, sigma: float) -> np.ndarray:
     """float32[m]: what the scores of m boxes are multiplied by, for float32[n, m] overlaps with better ones."""
     np.copyto(shared, 0, where=~(shared > np.float32(iou_thresh)))  # that of two boxes without area is NaN
     shared *= shared
-    return np.exp(shared.sum(axis=0) / np.float32(-sigma))
+    power: np.ndarray = shared.sum(axis=0) / np.float32(-sigma)
+    return np.exp(power, out=power)
 
 
 def _decay_in_block(
