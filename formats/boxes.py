@@ -257,13 +257,14 @@ def bbox_pad_out(
 
 def _cropped(boxes: np.ndarray, window: np.ndarray) -> np.ndarray:
     """The parts of boxes inside `window`, as fractions of it; boxes without area there are dropped."""
-    places = boxes[:, :4] - window[TWICE]
+    places: np.ndarray = boxes[:, :4] - window[TWICE]
     places /= (window[2:] - window[:2])[TWICE]
     np.maximum(places, 0, out=places)
     np.minimum(places, 1, out=places)
     out = np.empty(boxes.shape, np.float32)
     out[:, :4], out[:, 4] = places, boxes[:, 4]
-    return out[(places[:, 0] < places[:, 2]) & (places[:, 1] < places[:, 3])]
+    kept: np.ndarray = out[(places[:, 0] < places[:, 2]) & (places[:, 1] < places[:, 3])]
+    return kept
 
 
 @register_op("bbox_crop", takes=BOXES, infer=_infer_some)
