@@ -8,6 +8,7 @@ the same kind; what differs in kind (OpenCV's resize does not antialias) is left
 from __future__ import annotations
 
 import io
+import random
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeAlias
@@ -93,6 +94,12 @@ def window(y: int, x: int) -> dict[str, Prepare]:
         return value[y : y + target(n), x : x + target(n)].copy()
 
     return {"Pillow": pillow(cut), "NumPy": array(copy)}
+
+
+def drawn_window(value: np.ndarray, n: int) -> Any:
+    """A copy of a window at a place that Python's generator draws."""
+    y, x = random.randint(0, n - target(n)), random.randint(0, n - target(n))
+    return value[y : y + target(n), x : x + target(n)].copy()
 
 
 def resized_crop(image: Image.Image, n: int) -> Any:
@@ -262,7 +269,7 @@ REFERENCES: dict[str, dict[str, Prepare]] = {
     "resize_long": resize("bicubic", square),
     "crop": window(7, 9),
     "center_crop": window(50, 50),
-    "random_crop": window(31, 17),
+    "random_crop": {"NumPy": array(drawn_window)},
     "random_resized_crop": {"Pillow": pillow(resized_crop), "torch": picture(torch_resized_crop)},
     "hflip": {
         "OpenCV": into(partial(cv2.flip, flipCode=1)),

@@ -148,6 +148,9 @@ def _saturate(value: np.ndarray, out: np.ndarray) -> None:
     block = np.empty(min(flat.size, CAST_BLOCK), value.dtype)
     for start in range(0, flat.size, CAST_BLOCK):
         part, given = target[start : start + CAST_BLOCK], flat[start : start + CAST_BLOCK]
+        if _cv2().checkRange(given[None], True, float(info.min), float(limit))[0]:  # no NaN either: a fifth of the rest's time
+            np.copyto(part, given, casting="unsafe")
+            continue
         clipped = np.clip(given, value.dtype.type(info.min), top, out=block[: given.size])
         if np.isnan(clipped.sum()):  # one NaN makes the sum NaN
             clipped[np.isnan(clipped)] = 0

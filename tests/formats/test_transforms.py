@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -361,3 +363,16 @@ def test_normalize_keeps_what_is_not_finite():
     planes = np.array([[[np.inf, -np.inf, np.nan]]], np.float32)
     found = run(transform("normalize", mean=(0.5,), std=(0.25,)), planes, "CHW")
     np.testing.assert_array_equal(found, planes)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.lists(st.floats(width=32), min_size=1, max_size=9),
+    st.sampled_from(["float32", "float64"]),
+    st.sampled_from(["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]),
+)
+def test_cast_of_any_float_is_exact(values, source, target):
+    info = np.iinfo(target)
+    exact = [0 if math.isnan(v) else info.max if v >= info.max else info.min if v <= info.min else int(v) for v in values]
+    found = run(transform("cast", dtype=target), np.array(values, source))
+    assert found.tolist() == exact
