@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any, TypeAlias
 
 from .expr import All, Cond
-from .plan import Batch, Chain, Filter, GroupBy, Limit, Plan, Scan, Select, Shape, Slots, needs_records
-from .registry import Decoder, OpCall, Transform, fusions, simplifications
+from .plan import Batch, Filter, GroupBy, Limit, Plan, Scan, Select, Shape, Slots, needs_records
+from .registry import Decoder, OpCall, Transform, fusions, is_body, simplifications
 from .rewrite import Rewritten, Rule, rewrite, rule
 
 KEY_FIELDS = ("key", "id", "name", "path", "uri")
@@ -86,45 +87,69 @@ def projection_pushdown(node: Batch | GroupBy) -> Plan | None:
     return replace(node, input=replace(slots, input=replace(scan, columns=kept)))
 
 
-def fusion_rule(name: str, fuse: Callable[[OpCall, OpCall], tuple[OpCall, ...] | None]) -> Rule:
-    """A registered rewrite of two neighbouring op calls, as a rule over every chain of a plan."""
+CallsRewrite: TypeAlias = Callable[[tuple[OpCall, ...]], "tuple[OpCall, ...] | None"]
 
-    def fuse_neighbours(node: Slots) -> Plan | None:
-        for position, chain in enumerate(node.chains):
-            if (fused := _fuse_once(chain, fuse)) is not None:
-                return replace(node, chains=(*node.chains[:position], fused, *node.chains[position + 1 :]))
+
+def fusion_rule(name: str, fuse: Callable[[OpCall, OpCall], tuple[OpCall, ...] | None]) -> Rule:
+    """A registered rewrite of two neighbouring op calls, as a rule over every chain of a plan and the bodies in it."""
+
+    def fuse_neighbours(calls: tuple[OpCall, ...]) -> tuple[OpCall, ...] | None:
+        for i in range(len(calls) - 1):
+            new = fuse(calls[i], calls[i + 1])
+            if new is not None and new != calls[i : i + 2]:
+                return (*calls[:i], *new, *calls[i + 2 :])
         return None
 
-    fuse_neighbours.__doc__ = fuse.__doc__
-    return Rule(name, Slots, fuse_neighbours)
-
-
-def _fuse_once(chain: Chain, fuse: Callable[[OpCall, OpCall], tuple[OpCall, ...] | None]) -> Chain | None:
-    calls = chain.calls
-    for i in range(len(calls) - 1):
-        new = fuse(calls[i], calls[i + 1])
-        if new is not None and new != calls[i : i + 2]:
-            joined = (*calls[:i], *new, *calls[i + 2 :])
-            decoder, transforms = joined[0], joined[1:]
-            if isinstance(decoder, Decoder) and all(isinstance(t, Transform) for t in transforms):
-                return replace(chain, decoder=decoder, transforms=transforms)  # type: ignore[arg-type]
-    return None
+    return _calls_rule(name, fuse.__doc__, fuse_neighbours)
 
 
 def simplification_rule(name: str, simplify: Callable[[OpCall], tuple[OpCall, ...] | None]) -> Rule:
-    """A registered rewrite of one transform, as a rule over every chain of a plan."""
+    """A registered rewrite of one op call, as a rule over every chain of a plan and the bodies in it."""
 
-    def simplify_transforms(node: Slots) -> Plan | None:
-        for position, chain in enumerate(node.chains):
-            for i, call in enumerate(chain.transforms):
-                if (new := simplify(call)) is not None:
-                    transforms = (*chain.transforms[:i], *new, *chain.transforms[i + 1 :])
-                    simpler = replace(chain, transforms=transforms)  # type: ignore[arg-type]
-                    return replace(node, chains=(*node.chains[:position], simpler, *node.chains[position + 1 :]))
+    def simplify_calls(calls: tuple[OpCall, ...]) -> tuple[OpCall, ...] | None:
+        for i, call in enumerate(calls):
+            if (new := simplify(call)) is not None:
+                return (*calls[:i], *new, *calls[i + 1 :])
         return None
 
-    simplify_transforms.__doc__ = simplify.__doc__
-    return Rule(name, Slots, simplify_transforms)
+    return _calls_rule(name, simplify.__doc__, simplify_calls)
+
+
+def _calls_rule(name: str, summary: str | None, change: CallsRewrite) -> Rule:
+    def rewrite_chains(node: Slots) -> Plan | None:
+        for position, chain in enumerate(node.chains):
+            if (calls := _changed(chain.calls, change)) is None:
+                continue
+            decoder, transforms = calls[0], calls[1:]
+            if isinstance(decoder, Decoder) and all(isinstance(t, Transform) for t in transforms):
+                new = replace(chain, decoder=decoder, transforms=transforms)  # type: ignore[arg-type]
+                return replace(node, chains=(*node.chains[:position], new, *node.chains[position + 1 :]))
+        return None
+
+    rewrite_chains.__doc__ = summary
+    return Rule(name, Slots, rewrite_chains)
+
+
+def _changed(calls: tuple[OpCall, ...], change: CallsRewrite) -> tuple[OpCall, ...] | None:
+    """`change` at the calls themselves, else in the first body inside one of them that it changes."""
+    if (new := change(calls)) is not None:
+        return new
+    for i, call in enumerate(calls):
+        for k, (name, value) in enumerate(call.args):
+            if (inner := _changed_inside(value, change)) is not None:
+                args = (*call.args[:k], (name, inner), *call.args[k + 1 :])
+                return (*calls[:i], replace(call, args=args), *calls[i + 1 :])
+    return None
+
+
+def _changed_inside(value: Any, change: CallsRewrite) -> Any:
+    if is_body(value):
+        return _changed(value, change) or None  # a body may not become empty
+    if isinstance(value, tuple):
+        for i, item in enumerate(value):
+            if (new := _changed_inside(item, change)) is not None:
+                return (*value[:i], new, *value[i + 1 :])
+    return None
 
 
 RELATIONAL = (

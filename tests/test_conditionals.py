@@ -220,6 +220,27 @@ def test_constant_conditions_are_worked_out_before_running() -> None:
     assert "npy() -> vflip()" in runs
 
 
+def test_rules_reach_the_ops_inside_a_branch() -> None:
+    fit = [transforms.resize_short(size=6), transforms.center_crop(h=4, w=4)]
+    slot = dataio.slot("x").decode_npy().when(cond.col("kind").eq("a")).then(*fit).otherwise(transforms.sometimes(fit, prob=1.0))
+    pipe = dataio.pipeline(slot, dataio.batch(4))
+    written, runs = pipe.bind(RECORDS).explain().split("Plan as it runs")
+    assert written.count("center_crop") == 2
+    assert "crop_before_resize" in written
+    assert runs.count("resize_center_crop") == runs.count("center_crop") == 2
+    plain = rows_of(single(*fit), RECORDS)
+    for found, expected in zip(rows_of(pipe, RECORDS), plain, strict=True):
+        assert np.abs(found.astype(int) - expected).max() <= 1
+
+
+def test_a_branch_inside_a_branch_is_simplified_too() -> None:
+    inner = transforms.select([(cond.const(True), transforms.vflip(prob=1.0))])
+    pipe = single(transforms.sometimes([inner, transforms.hflip(prob=1.0)], prob=1.0))
+    assert "sometimes(body=[vflip(prob=1.0), hflip(prob=1.0)], prob=1.0)" in pipe.bind(RECORDS).explain()
+    nothing = single(transforms.sometimes(transforms.select([(cond.const(False), transforms.vflip())]), prob=1.0))
+    assert all(np.array_equal(a, b) for a, b in zip(rows_of(nothing, RECORDS), IMAGES, strict=True))
+
+
 def test_branches_are_part_of_the_signature() -> None:
     def signature(value: str, op: Any) -> str:
         slot = dataio.slot("x").decode_npy().when(cond.col("kind").eq(value)).then(op)
