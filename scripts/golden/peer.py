@@ -11,7 +11,8 @@ arrays, since hundreds of small ones would take more room than what is in them:
 
 * `values`: bytes of all inputs and results, one after the other;
 * `index`: JSON text, `{"inputs": {NAME: size}, "cases": {NAME: {...}}}` in the order of `values`. A case is the fields of
-  `Case` below, with `dtype` and `shape` of its result.
+  `Case` below, with `dtype` and `shape` of its result. Besides, `"strange"`: values that arguments are given in turn, and
+  `"refusals"`: by op, a call that is right, and how each argument takes each of these: OK, or an exception's name.
 """
 
 from __future__ import annotations
@@ -302,7 +303,7 @@ def sounds() -> Iterator[Case]:
     yield from on("sound1x2000", "mfcc", "small", n_mfcc=5, n_mels=8, sample_rate=8_000, n_fft=128, hop_length=50, window="rect")
 
 
-def decoders() -> Iterator[Case]:
+def files() -> Iterator[Case]:
     yield from decoded("fortran big_endian scalar half", "npy")
     yield from decoded("wav8 wav16 wav24 wav32 wav0", "audio")
     yield from decoded("wav16 wav32", "audio", "mono", mono=True)
@@ -320,11 +321,135 @@ def decoders() -> Iterator[Case]:
 
 def cases() -> dict[str, Case]:
     found: dict[str, Case] = {}
-    for part in (sizes, windows, colours, tensors, conditionals, box_ops, sounds, decoders):
+    for part in (sizes, windows, colours, tensors, conditionals, box_ops, sounds, files):
         for case in part():
             name = "-".join(filter(None, (case.op, case.note, case.input)))
             assert name not in found, name
             found[name] = case
+    return found
+
+
+STRANGE: dict[str, Any] = {
+    "true": True,
+    "none": None,
+    "text": "no such",
+    "negative": -1,
+    "zero": 0,
+    "one": 1,
+    "large": 10**9,
+    "huge": 2**70,
+    "fraction": 1.5,
+    "negative fraction": -0.5,
+    "whole": 3.0,
+    "nan": float("nan"),
+    "infinite": float("inf"),
+    "empty": [],
+    "single": [1.0],
+    "negatives": [-1, -1],
+    "eight": [0.5] * 8,
+    "truths": [True, False, True],
+    "twice": [0, 0, 1],
+    "nans": [float("nan")] * 3,
+    "texts": ["a", "b", "c"],
+    "pair": (1.0, 2.0),
+    "falling pair": (2.0, 1.0),
+    "negative pair": (-1.0, 1.0),
+    "triple": (1.0, 1.0, 1.0),
+    "quadruple": (0.5, 0.5, 0.5, 0.5),
+}
+"""Lists and tuples differ for some arguments of dataio-rs, never for ours."""
+
+
+def right_calls() -> Iterator[Call]:
+    """One call of each op with all of its arguments."""
+    invert, boxed, mean = call("invert"), {"format": "xyxy"}, [0.5, 0.5, 0.5]
+    for op in ("hflip", "vflip", "invert", "equalize"):
+        yield call(op, prob=0.5)
+    for op in ("fit_to_bucket", "center_crop", "random_crop"):
+        yield call(op, h=4, w=5)
+    yield call("resize", h=4, w=5, interp="nearest")
+    yield call("resize_short", size=5, interp="bicubic")
+    yield call("resize_long", size=5, interp="bicubic")
+    yield call("crop", y=0, x=1, h=4, w=5)
+    yield call("random_resized_crop", h=4, w=5, scale_lo=0.1, scale_hi=0.5, ratio_lo=0.5, ratio_hi=2.0, interp="bicubic")
+    yield call("pad", top=1, bottom=1, left=1, right=1, mode="constant", value=0)
+    yield call("affine", angle_deg=1.0, tx=1.0, ty=1.0, scale=1.0, shear_deg=1.0, fill=0, interp="bilinear")
+    yield call("random_affine", degrees=1.0, translate=(0.1, 0.1), scale_range=(0.5, 1.0), shear_deg=1.0, fill=0)
+    yield call("random_perspective", distortion=0.5, prob=0.5, fill=0)
+    yield call("color_jitter", brightness=0.5, contrast=0.5, saturation=0.5, hue=0.1)
+    yield call("grayscale", num_output_channels=3, prob=0.5)
+    yield call("solarize", threshold=5, prob=0.5)
+    yield call("posterize", bits=4, prob=0.5)
+    yield call("gaussian_blur", kernel_size=5, sigma_lo=0.5, sigma_hi=1.0)
+    yield call("median_blur", radius=1)
+    yield call("sharpen", sigma=1.0, amount=1.0)
+    yield call("canny", low=1.0, high=5.0)
+    yield call("random_erasing", prob=0.5, scale=(0.1, 0.2), ratio=(0.5, 2.0), value=0)
+    yield call("grid_mask", d_min=5, d_max=9, ratio=0.5, rotate_deg=1.0, prob=0.5)
+    yield call("gaussian_noise", std=0.5)
+    yield call("rand_augment", n=2, m=9)
+    yield call("auto_augment", policy="imagenet")
+    yield call("pack_chw_f32", scale=1.0, bias=0.0)
+    yield call("normalize", mean=mean, std=mean)
+    yield call("normalize_chw_from_hwc_u8", mean=mean, std=mean, base="unit")
+    yield call("cast", dtype="float32")
+    yield call("permute", axes=[2, 0, 1])
+    yield call("reshape", shape=[-1, 3])
+    yield call("flatten", start_axis=0, end_axis=-1)
+    yield call("squeeze", axis=0)
+    yield call("unsqueeze", axis=0)
+    yield call("pad_axis", axis=0, target=5, value=0.0)
+    yield call("patchify", patch_size=2)
+    yield call("bbox_hflip", prob=0.5, **boxed)
+    yield call("bbox_vflip", prob=0.5, **boxed)
+    yield call("bbox_pad", src_h=5, src_w=5, top=0, bottom=0, left=0, right=0, **boxed)
+    yield call("bbox_crop", window=(0.1, 0.1, 0.5, 0.5), **boxed)
+    yield call("random_bbox_crop", thresholds=[0.1, None], aspect_ratio=(0.5, 2.0), scale=(0.3, 1.0), max_attempts=5)
+    yield call("box_encoder", [0.1, 0.1, 0.5, 0.5], iou_threshold=0.5, scale=(1.0, 1.0, 1.0, 1.0))
+    yield call("nms", iou_thresh=0.5, score_thresh=0.05, top_k=5, box_format="xyxy")
+    yield call("soft_nms", iou_thresh=0.5, sigma=0.5, score_thresh=0.05, top_k=5, box_format="xyxy")
+    yield call("spectrogram", n_fft=64, hop_length=32, window="hann", power=2.0)
+    yield call("mel_filterbank", n_mels=8, sample_rate=8000, f_min=0.0, f_max=0.0)
+    yield call("mfcc", n_mfcc=5, n_mels=8, sample_rate=8000, f_min=0.0, f_max=0.0, n_fft=64, hop_length=32, window="hann", log_base="db")
+    yield call("sometimes", invert, prob=0.5)
+    yield call("choice", [invert, invert], weights=[1.0, 2.0])
+    yield call("some_of", 1, [invert, invert])
+
+
+def right_decoders() -> Iterator[Call]:
+    yield call("image", mode="rgb", normalize="unit", layout="chw", allow_alpha=False, max_pixels=9, max_decoded_bytes=9, max_width=0, max_height=0, fill_color=(1, 2, 3))  # fmt: skip
+    yield call("audio", sample_rate=8000, mono=True, max_decoded_bytes=0)
+    yield call("json", field="a", encoding="utf-8", strip_bom=True, as_object=False)
+    yield call("text", encoding="utf-8", strip_bom=True, as_object=False)
+    yield call("safetensors", tensor_key="a")
+    yield call("pt", tensor_key="a")
+    yield call("passthrough", field="a")
+
+
+def with_argument(right: Call, name: str, value: Any) -> Call:
+    """The call with another value for one argument, which is named by its place if it has no name."""
+    if name in right.named:
+        return Call(right.op, right.positional, {**right.named, name: value})
+    place = int(name)
+    return Call(right.op, (*right.positional[:place], value, *right.positional[place + 1 :]), right.named)
+
+
+def outcome(one: Call, namespace: Any) -> str:
+    try:
+        made(one, namespace)
+    except Exception as error:
+        return type(error).__name__
+    return "OK"
+
+
+def refusals(calls: Iterator[Call], namespace: Any) -> dict[str, Any]:
+    """By op: the right call, its namespace, and by argument what comes of each strange value."""
+    found: dict[str, Any] = {}
+    for right in calls:
+        assert outcome(right, namespace) == "OK", right
+        names = [*map(str, range(len(right.positional))), *right.named]
+        outcomes = {n: {what: outcome(with_argument(right, n, v), namespace) for what, v in STRANGE.items()} for n in names}
+        found[right.op] = {"call": asdict(right), "namespace": namespace.__name__.split(".")[-1], "outcomes": outcomes}
     return found
 
 
@@ -349,6 +474,8 @@ def result(case: Case, data: bytes) -> np.ndarray:
 
 
 def main() -> None:
+    from dataio import decoders, transforms
+
     given, called = inputs(), cases()
     values = list(given.values())
     index: dict[str, Any] = {"inputs": {name: len(data) for name, data in given.items()}, "cases": {}}
@@ -356,6 +483,8 @@ def main() -> None:
         value = result(case, given[case.input])
         values.append(value.tobytes())
         index["cases"][name] = {**asdict(case), "dtype": value.dtype.name, "shape": value.shape}
+    index["strange"] = STRANGE
+    index["refusals"] = {**refusals(right_calls(), transforms), **refusals(right_decoders(), decoders)}
     packed = {"values": b"".join(values), "index": json.dumps(index).encode()}
     np.savez_compressed(TARGET, **{name: np.frombuffer(data, np.uint8) for name, data in packed.items()})  # type: ignore[arg-type]
     print(f"{TARGET}: {len(called)} cases, {TARGET.stat().st_size} bytes")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,13 @@ import numpy as np
 import pytest
 
 import dataio
+from dataio.engine.registry import specs
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 
 
-def unpacked() -> tuple[dict[str, bytes], dict[str, dict[str, Any]]]:
-    """Inputs by name; cases by name, each with its `expected` array."""
+def unpacked() -> tuple[dict[str, bytes], dict[str, Any]]:
+    """Inputs by name; and the index, whose cases have an `expected` array each."""
     with np.load(GOLDEN / "peer.npz") as file:
         index, values = json.loads(file["index"].tobytes()), file["values"].tobytes()
     offset, inputs = 0, {}
@@ -27,10 +29,11 @@ def unpacked() -> tuple[dict[str, bytes], dict[str, dict[str, Any]]]:
         case["expected"] = expected
         offset += expected.nbytes
     assert offset == len(values)
-    return inputs, index["cases"]
+    return inputs, index
 
 
-INPUTS, CASES = unpacked()
+INPUTS, INDEX = unpacked()
+CASES: dict[str, dict[str, Any]] = INDEX["cases"]
 
 
 def made(value: Any, namespace: Any) -> Any:
@@ -119,3 +122,102 @@ def test_the_result_is_that_of_dataio_rs(name: str) -> None:
 @pytest.mark.parametrize("name", ON_PURPOSE)
 def test_a_difference_on_purpose_is_still_there(name: str) -> None:
     assert not agrees(name, result(CASES[name])), f"not true any more: {ON_PURPOSE[name]}"
+
+
+# ---------------------------------------------------------------- arguments
+
+# Out of range is a ValueError, also where the number does not fit a machine's integer, or is far too large.
+TOO_LARGE = {("TypeError", "ValueError"), ("OK", "ValueError")}
+# Lists stand for tuples. A sequence of another length is a ValueError, as is one without anything in it.
+A_LIST = {("TypeError", "ValueError"), ("TypeError", "OK")}
+EXCUSED: dict[str, set[tuple[str, str]]] = {
+    "large": TOO_LARGE,
+    "huge": TOO_LARGE | {("TypeError", "OK")},
+    "empty": {("TypeError", "ValueError"), ("OK", "ValueError")},
+    **{what: A_LIST for what in ("single", "negatives", "eight", "truths", "twice", "nans", "texts")},
+}
+"""(theirs, ours) that are fine for a strange value, whatever the argument."""
+
+EXCUSED_ARGUMENTS: dict[tuple[str, str, str], str] = {
+    ("mel_filterbank", "f_max", "negative"): "a frequency is no less than 0",
+    ("mel_filterbank", "f_max", "negative fraction"): "the same",
+    ("mfcc", "f_max", "negative"): "the same",
+    ("mfcc", "f_max", "negative fraction"): "the same",
+    ("grayscale", "num_output_channels", "negative"): "1 or 3: any other number is a ValueError",
+    ("permute", "axes", "negatives"): "the kind is right, the value is not",
+    ("image", "allow_alpha", "none"): "None leaves it open",
+}
+"""(op, argument, strange value) to the reason for another outcome than theirs."""
+
+
+def outcome(call: dict[str, Any], namespace: Any) -> str:
+    try:
+        made(call, namespace)
+    except (TypeError, ValueError) as error:
+        return "TypeError" if isinstance(error, TypeError) else "ValueError"
+    return "OK"
+
+
+def with_argument(call: dict[str, Any], name: str, value: Any) -> dict[str, Any]:
+    if name in call["named"]:
+        return {**call, "named": {**call["named"], name: value}}
+    return {**call, "positional": [value if str(i) == name else old for i, old in enumerate(call["positional"])]}
+
+
+@pytest.mark.parametrize("op", INDEX["refusals"])
+def test_arguments_are_taken_or_refused_as_by_dataio_rs(op: str) -> None:
+    of = INDEX["refusals"][op]
+    namespace = getattr(dataio, of["namespace"])
+    assert outcome(of["call"], namespace) == "OK"
+    for argument, outcomes in of["outcomes"].items():
+        for what, theirs in outcomes.items():
+            ours = outcome(with_argument(of["call"], argument, INDEX["strange"][what]), namespace)
+            if (op, argument, what) in EXCUSED_ARGUMENTS:
+                assert ours != theirs, "no excuse needed any more"
+            else:
+                assert ours == theirs or (theirs, ours) in EXCUSED.get(what, ()), (argument, what, theirs, ours)
+
+
+def test_every_excuse_is_of_an_argument() -> None:
+    for op, argument, what in EXCUSED_ARGUMENTS:
+        assert what in INDEX["refusals"][op]["outcomes"][argument]
+
+
+# ---------------------------------------------------------------- every op is compared with something else
+
+PARITY = {
+    "test_audio_decode.py": "audio",
+    "test_batch_ops.py": "batch_normalize batch_shuffle cutmix mixup pad_to_longest",
+    "test_boxes.py": "bbox_crop bbox_hflip bbox_pad bbox_vflip box_encoder nms random_bbox_crop soft_nms",
+    "test_color.py": "color_jitter equalize grayscale invert posterize solarize",
+    "test_erase.py": "grid_mask random_erasing",
+    "test_filter.py": "canny gaussian_blur median_blur sharpen",
+    "test_image.py": "image",
+    "test_normalize.py": "normalize_chw_from_hwc_u8 pack_chw_f32 symmetric_chw unit_chw",
+    "../test_conditionals.py": "choice select some_of sometimes",
+    "test_policy.py": "auto_augment rand_augment trivial_augment_wide",
+    "test_raw_text_npy.py": "array bytes npy passthrough",
+    "test_spectral.py": "mel_filterbank mfcc spectrogram",
+    "test_tensor.py": "gaussian_noise pad_axis patchify",
+    "test_text_json.py": "json text",
+    "test_transforms.py": "cast center_crop crop fit_to_bucket flatten hflip normalize pad permute random_crop "
+    "random_resized_crop reshape resize resize_long resize_short squeeze unsqueeze vflip",
+    "test_warp.py": "affine random_affine random_perspective",
+    "test_weights.py": "pt safetensors",
+}
+"""Where each op is held to an independent reference: another library, NumPy, or the formula written down once more."""
+OWN = {"custom": "is whatever its function is"}
+
+
+def test_every_op_is_held_to_a_reference() -> None:
+    listed = [op for ops in PARITY.values() for op in ops.split()]
+    assert len(listed) == len(set(listed))
+    built_in = {spec.name for spec in specs() if spec.function.__module__.startswith("dataio.formats.")}
+    assert built_in - set(listed) - set(OWN) == set()
+    assert (set(listed) | set(OWN)) - built_in == set()
+
+
+@pytest.mark.parametrize("file", PARITY)
+def test_the_file_is_about_the_op(file: str) -> None:
+    text = (Path(__file__).parent / file).read_text()
+    assert [op for op in PARITY[file].split() if not re.search(rf"\b{op}\b", text)] == []
