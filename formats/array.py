@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 import struct
+import sys
 from functools import cache, lru_cache
 from typing import Any, TypeAlias
 
@@ -43,7 +44,8 @@ def _parse_header(major: int, header: bytes) -> tuple[np.dtype, tuple[int, ...],
         raise OpError(f".npy holds Python objects ({dtype}), which are never unpickled")
     if dtype.names is not None or dtype.name not in READABLE:
         raise OpError(f".npy dtype {dtype} is not supported; it takes: {', '.join(sorted(READABLE))}")
-    if any(n < 0 for n in shape):
+    # NumPy's own limits, which it also holds arrays without elements to.
+    if len(shape) > 64 or min(shape, default=0) < 0 or math.prod(filter(None, shape)) * dtype.itemsize > sys.maxsize:
         raise OpError(f"not a valid .npy header: shape {shape}")
     return dtype, shape, fortran
 
@@ -105,6 +107,19 @@ def decode_npy(data: BytesLike) -> np.ndarray:
     if dtype.isnative and not fortran:
         return flat.reshape(shape).copy()
     return np.array(flat.reshape(shape, order="F" if fortran else "C"), dtype.newbyteorder("="), order="C")
+
+
+@register_kernel("npy", "view", kind="decoder")
+def view_npy(data: BytesLike) -> np.ndarray:
+    """`decode_npy` without a copy where the file's memory can be used as it is: a read-only view of it."""
+    view = as_view(data)
+    dtype, shape, fortran, offset = _npy_header(view)
+    count = math.prod(shape)
+    if fortran or not dtype.isnative or count == 0 or count * dtype.itemsize > len(view) - offset:
+        return decode_npy(data)
+    found = np.frombuffer(view, dtype, count, offset).reshape(shape)
+    found.flags.writeable = False
+    return found
 
 
 @register_kernel("npy", "batched", kind="decoder")

@@ -134,7 +134,7 @@ EXCUSED: dict[str, set[tuple[str, str]]] = {
     "large": TOO_LARGE,
     "huge": TOO_LARGE | {("TypeError", "OK")},
     "empty": {("TypeError", "ValueError"), ("OK", "ValueError")},
-    **{what: A_LIST for what in ("single", "negatives", "eight", "truths", "twice", "nans", "texts")},
+    **dict.fromkeys(("single", "negatives", "eight", "truths", "twice", "nans", "texts"), A_LIST),
 }
 """(theirs, ours) that are fine for a strange value, whatever the argument."""
 
