@@ -21,7 +21,7 @@ from .engine.plan import BatchOps, Collate, Filter, GroupBy, Limit, MapBatches, 
 from .engine.registry import BatchTransform, process_setups
 from .engine.rewrite import Rewritten
 from .engine.rules import optimize
-from .engine.run import Graph, RunOptions
+from .engine.run import Experience, Graph, RunOptions
 from .engine.settings import default_executor
 from .engine.stats import RunStats
 from .io.ranges import close_files, open_ranges
@@ -187,6 +187,7 @@ class DataLoader:
         self._optimised: Rewritten | None = None
         self._program: Program | None = None
         self._stats = RunStats()
+        self._experience = Experience()
         self._epoch = 0
         self._hook: Callable[[dict[str, int]], Any] | None = None
         self._resources = _Resources()
@@ -218,6 +219,7 @@ class DataLoader:
             epoch=self._epoch,
             stats=self._stats,
             wrap=self._wrap,
+            experience=self._experience,
         )
         self._resources.graph = graph
         iterator = LoaderIterator(self, graph)

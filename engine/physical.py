@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from .errors import PlanError
 from .expr import Col, ParamRef
 from .plan import Chain
-from .registry import OpCall, Parameter, Reads, bodies, draws, is_body, references
+from .registry import Infer, OpCall, Parameter, Reads, bodies, draws, is_body, references
 from .schema import OBJECT, Layout, Takes, TensorType
 from .source import RangeReader
 
@@ -33,6 +33,7 @@ class Step:
     arguments: dict[str, Any]
     out: Callable[..., Any] | None = None
     batched: Callable[..., Any] | None = None
+    batched_out: Callable[..., Any] | None = None
     original_hw: Callable[..., Any] | None = None
     setup: Callable[[], None] | None = None
     dynamic: tuple[tuple[str, str, Parameter], ...] = ()
@@ -41,6 +42,8 @@ class Step:
     layout: Layout | None = None
     takes: Takes | None = None
     nested: bool = False
+    view: Callable[..., Any] | None = None
+    infer: Infer | None = None
 
     @property
     def varies(self) -> bool:
@@ -94,6 +97,11 @@ class ChainProgram:
     def whole_column(self) -> bool:
         """True when one call of the decoder's batched kernel does the whole chain."""
         return len(self.steps) == 1 and self.steps[0].batched is not None and not self.steps[0].varies
+
+    @property
+    def guesses(self) -> bool:
+        """True when a buffer for rows like those of the batch before would be filled."""
+        return not self.whole_column or self.steps[0].batched_out is not None
 
     def type_for(self, values: dict[str, Any]) -> TensorType:
         """The row type once the dynamic arguments have these values; unknown when an op refuses them."""
@@ -170,6 +178,7 @@ def _compile_call(call: OpCall, known: TensorType, slot: str, stage: str) -> Ste
         arguments=arguments,
         out=spec.kernels.get("out"),
         batched=spec.kernels.get("batched"),
+        batched_out=spec.kernels.get("batched_out"),
         original_hw=spec.kernels.get("original_hw"),
         setup=spec.kernels.get("setup"),
         dynamic=tuple((k, v.field, parameters[k]) for k, v in call.args if isinstance(v, Col)),
@@ -178,6 +187,8 @@ def _compile_call(call: OpCall, known: TensorType, slot: str, stage: str) -> Ste
         layout=known.layout,
         takes=spec.takes if stage != "decode" and unchecked else None,
         nested=nested,
+        view=spec.kernels.get("view"),
+        infer=spec.infer,
     )
 
 

@@ -24,7 +24,7 @@ from .schema import Takes, TensorType
 
 F = TypeVar("F", bound=Callable[..., Any])
 OpKind: TypeAlias = Literal["decoder", "transform", "batch_transform"]
-KernelKind: TypeAlias = Literal["out", "batched", "original_hw", "setup", "inner_type"]
+KernelKind: TypeAlias = Literal["out", "view", "batched", "batched_out", "original_hw", "setup", "inner_type"]
 Infer: TypeAlias = Callable[..., TensorType]
 Reads: TypeAlias = bool | Literal["ranges"]
 
@@ -502,8 +502,12 @@ def register_kernel(op: str, kernel: KernelKind, *, kind: OpKind = "transform") 
     * `"out"`: `fn(value, out, **arguments) -> None` writes the result into `out`, one row of the batch buffer. A
       decoder whose output type is not known ahead is offered a row like that of the batch before, and returns False,
       with nothing written, when its result does not fit.
+    * `"view"`: decoders: `fn(data, **arguments) -> array`, the same result in the source's own memory, read-only, where
+      that can be; used when another op follows.
     * `"batched"`: decoders: `fn(values, **arguments) -> array | None` turns a list of bytes-like sources into one
       stacked array `[n, ...]`, or a list of row values; None when this column needs the per-row form.
+    * `"batched_out"`: decoders: `fn(values, out, **arguments) -> bool` does the same into `out`, rows like those of the
+      batch before; False, with `out` in any state, when they do not fit.
     * `"original_hw"`: decoders: `fn(data, value, **arguments) -> (h, w)`, the size before any transform.
     * `"inner_type"`: `fn(given, **arguments) -> TensorType`, what the ops inside this op may be given, when that is
       not just what the op itself is given.

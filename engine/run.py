@@ -10,7 +10,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from queue import Empty
 from typing import Any, Literal
 
@@ -48,6 +48,34 @@ class RunOptions:
     context: Callable[[Any], Any] | None = None
 
 
+@dataclass(slots=True)
+class Experience:
+    """What the batches so far showed; kept from epoch to epoch. It steers how work is cut, never what comes out.
+
+    Attributes:
+        row_types: shape and dtype of each slot's rows in the batch finished last, when they were all alike.
+        record_ns: a worker's time per record, a running mean; 0 before the first morsel.
+    """
+
+    row_types: dict[str, tuple[tuple[int, ...], np.dtype]] = field(default_factory=dict)
+    record_ns: float = 0.0
+
+    def row_type(self, slot: str, dense: np.ndarray | None) -> None:
+        """Note the rows of a finished slot: `dense` [B, ...], or None when they differ."""
+        if dense is None:
+            self.row_types.pop(slot, None)
+        else:
+            self.row_types[slot] = (dense.shape[1:], dense.dtype)
+
+    def morsel(self, result: MorselResult) -> None:
+        """Note how long a morsel took."""
+        if result.length:
+            each = sum(total for total, _, _ in result.counters.values()) / result.length
+            self.record_ns += (each - self.record_ns) * (0.2 if self.record_ns else 1.0)
+
+
+_MORSEL_NS = 2_000_000
+"""Time that a morsel should take at least: passing it around costs some tenths of a millisecond."""
 _LARGEST_GROUP = 1 << 20
 """Records of one group that the Shape actor's mailbox is made for."""
 
@@ -65,6 +93,7 @@ class Graph:
         epoch: int,
         stats: RunStats,
         wrap: Callable[[FinishedBatch], Any],
+        experience: Experience,
     ) -> None:
         nodes = list(walk(plan))
         self.shape = next(n for n in nodes if isinstance(n, Shape))
@@ -80,7 +109,7 @@ class Graph:
         self.epoch = epoch
         self.stats = stats
         self.wrap = wrap
-        self.row_types: dict[str, tuple[tuple[int, ...], np.dtype]] = {}
+        self.experience = experience
         self._concurrency = options.concurrency
         self._stopping = threading.Event()
         self.stopped = self._stopping.is_set
@@ -110,14 +139,9 @@ class Graph:
         else:
             executor, ready = self.executor, length * (self.shape.prefetch if self.executor.pools_batches else 1)
             rows = max(1, min(executor.morsel_rows, length, -(-ready // (executor.splits * executor.workers))))
+            if (each := self.experience.record_ns) > 0:
+                rows = max(rows, min(length, int(_MORSEL_NS / each)))
         return rows if self._concurrency is None else 1 if self._concurrency < rows else rows
-
-    def remember(self, slot: str, dense: np.ndarray | None) -> None:
-        """Note the row type of a slot in a finished batch, or that it had none: a guess for the batches to come."""
-        if dense is None:
-            self.row_types.pop(slot, None)
-        else:
-            self.row_types[slot] = (dense.shape[1:], dense.dtype)
 
     def part_done(self, job: Job, result: MorselResult | BaseException) -> None:
         """Some records of a morsel are back, others not yet."""

@@ -18,6 +18,7 @@ from .errors import MissingFieldError, OpError
 from .expr import Cond
 from .morsel import Morsel
 from .physical import Body, ChainProgram, Program, Step
+from .registry import INJECTED
 from .rng import record_stream
 from .rules import SEED_FIELD
 from .schema import guess_layout, type_of
@@ -180,13 +181,20 @@ class Work:
             step = chain.steps[0]
             started = time.perf_counter_ns()
             try:
-                whole = step.batched(data, **step.arguments)  # type: ignore[misc]
+                done = self._whole_column(step, data, block)
             except Exception:  # the row by row form below says which record is bad
-                whole = None
-            if whole is not None and len(whole) == morsel.length:
+                done = None
+            if done is not None:
                 self.counters.add(step.stage, step.op, time.perf_counter_ns() - started, morsel.length)
-                return ChainResult(whole)
+                return done
         return self._run_rows(sources, data, block, guessed)
+
+    def _whole_column(self, step: Step, data: Sequence[Any], block: np.ndarray | None) -> ChainResult | None:
+        """One call for the column, straight into the batch buffer where it fits."""
+        if block is not None and step.batched_out is not None and step.batched_out(data, block, **step.arguments):
+            return ChainResult()
+        whole = step.batched(data, **step.arguments)  # type: ignore[misc]
+        return ChainResult(whole) if whole is not None and len(whole) == self.morsel.length else None
 
     def _run_ranges(self, sources: Sequence[Any], block: np.ndarray | None, guessed: bool) -> ChainResult:
         """A decoder that reads its source in parts."""
@@ -237,6 +245,8 @@ class Work:
         values: list[Any] | None = [None] * morsel.length if block is None or guessed else None
         sizes: list[tuple[int, int] | None] | None = [None] * morsel.length if first.original_hw else None
         seeds = _own_seeds(morsel) if chain.random else None
+        accepted: set[Any] = set()  # what each op has been given and takes
+        foreseen: dict[Any, bool] = {}  # whether a guessed row fits, by what the last op is given
         clock = time.perf_counter_ns
         for i in range(morsel.length):
             if i in self.failed:
@@ -251,12 +261,22 @@ class Work:
                     started = clock()
                     arguments = _arguments(step, row, value) if step.varies else step.arguments
                     if step.takes is not None:
-                        _check_takes(step, value)
-                    # A guessed row says nothing about what a transform gives; a decoder says whether it fits.
-                    in_place = position == last and block is not None and step.out is not None and not (guessed and position)
+                        kind = (position, value.shape, value.dtype) if isinstance(value, np.ndarray) else None
+                        if kind not in accepted:
+                            _check_takes(step, value)
+                            accepted.add(kind)
+                    # A decoder says whether a guessed row fits; for a transform it is inferred from the value at hand.
+                    in_place = position == last and block is not None and step.out is not None
+                    if in_place and guessed and position:
+                        given = (value.shape, value.dtype) if isinstance(value, np.ndarray) else None
+                        key = None if step.dynamic else given
+                        if key is None or key not in foreseen:
+                            foreseen[key] = _foreseen(step, value, arguments, block)  # type: ignore[arg-type]
+                        in_place = foreseen[key]
                     written = in_place and step.out(value, block[i, ...], **arguments) is not False  # type: ignore[misc,index]
                     if not written:
-                        value = step.function(value, **arguments)
+                        function = step.view if step.view is not None and position < last else step.function
+                        value = function(value, **arguments)
                     self.counters.add(step.stage, step.op, clock() - started)
                     if position == 0 and step.original_hw is not None and sizes is not None:
                         sizes[i] = step.original_hw(data[i], block[i, ...] if written else value, **arguments)  # type: ignore[index]
@@ -267,7 +287,7 @@ class Work:
                 if block is not None and _fits(value, block):
                     block[i, ...] = value
                 elif values is not None:
-                    values[i] = value
+                    values[i] = value if not isinstance(value, np.ndarray) or value.flags.writeable else value.copy()
                 else:
                     raise OpError(f"gave {type_of(value)}, but declared {type_of(block[i, ...])}")  # type: ignore[index]
             except Exception as error:
@@ -279,6 +299,20 @@ class Work:
     def _columns(self) -> dict[str, Sequence[Any]]:
         morsel = self.morsel
         return {n: morsel.objects.get(n, ()) if morsel.batch is None else morsel.values(n) for n in self.chain.fields}
+
+
+def _foreseen(step: Step, value: Any, arguments: dict[str, Any], block: np.ndarray) -> bool:
+    """Whether the op will give a row like those of `block`, by what it infers from this very value."""
+    if step.infer is None or step.nested or not isinstance(value, np.ndarray):
+        return False
+    layout = step.layout or arguments.get("layout")
+    if layout is None and step.takes is not None and step.takes.layouts:
+        layout = guess_layout(value)
+    try:
+        found = step.infer(type_of(value, layout), **{k: v for k, v in arguments.items() if k not in INJECTED})
+    except ValueError:  # the op itself says what is wrong
+        return False
+    return found.shape == block.shape[1:] and found.dtype == block.dtype.name
 
 
 def _fits(value: Any, block: np.ndarray) -> bool:

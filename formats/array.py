@@ -122,33 +122,56 @@ def view_npy(data: BytesLike) -> np.ndarray:
     return found
 
 
-@register_kernel("npy", "batched", kind="decoder")
-def decode_npy_column(values: list[BytesLike]) -> np.ndarray | None:
-    """Stack files of one dtype and shape into array[n, ...]; None when they differ or one is damaged."""
+def _alike(values: list[BytesLike]) -> tuple[np.dtype, tuple[int, ...], int] | None:
+    """dtype, shape and payload offset, when every file has one and the same plain header and size; None otherwise."""
     if not values:
         return None
     try:
-        dtype, shape, fortran, offset = _npy_header(as_view(values[0]))
+        first = as_view(values[0])
+        dtype, shape, fortran, offset = _npy_header(first)
     except OpError:
         return None  # the per-row form names the row
     count = math.prod(shape)
     if fortran or not dtype.isnative or count == 0 or not shape:
         return None
-    size, need = len(values[0]), offset + count * dtype.itemsize
-    if set(map(len, values)) != {size} or size < need:
+    size = len(first)
+    if set(map(len, values)) != {size} or size < offset + count * dtype.itemsize:
         return None
+    return dtype, shape, offset
+
+
+@register_kernel("npy", "batched", kind="decoder")
+def decode_npy_column(values: list[BytesLike]) -> np.ndarray | None:
+    """Stack files of one dtype and shape into array[n, ...]; None when they differ or one is damaged."""
+    if (found := _alike(values)) is None:
+        return None
+    dtype, shape, _ = found
+    out = np.empty((len(values), *shape), dtype)
+    return out if decode_npy_column_out(values, out) else None
+
+
+@register_kernel("npy", "batched_out", kind="decoder")
+def decode_npy_column_out(values: list[BytesLike], out: np.ndarray) -> bool:
+    """`decode_npy_column` into `out`, dtype[n, ...]."""
+    if (found := _alike(values)) is None:
+        return False
+    dtype, shape, offset = found
+    if out.shape != (len(values), *shape) or out.dtype != dtype:
+        return False
+    size, need = len(values[0]), offset + out[0].nbytes
     if size > JOIN_BELOW:
         header = bytes(as_view(values[0])[:offset])
-        out = np.empty((len(values), *shape), dtype)
-        for row, data in zip(out.reshape(len(values), count), values):
+        flat = out.reshape(len(values), -1)
+        for row, data in zip(flat, values):
             if bytes(as_view(data)[:offset]) != header:
-                return None
-            row[:] = np.frombuffer(data, dtype, count, offset)
-        return out
+                return False
+            row[:] = np.frombuffer(data, dtype, flat.shape[1], offset)
+        return True
     rows = np.frombuffer(b"".join(map(as_view, values)), np.uint8).reshape(len(values), size)
     if (rows[:, :offset] != rows[0, :offset]).any():
-        return None
-    return rows[:, offset:need].copy().view(dtype).reshape(len(values), *shape)
+        return False
+    np.copyto(out.reshape(len(values), -1).view(np.uint8), rows[:, offset:need])
+    return True
 
 
 def _infer_cast(given: TensorType, *, dtype: str) -> TensorType:

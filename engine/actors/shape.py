@@ -42,6 +42,7 @@ class ShapeActor(Actor):
 
     def collect(self, job: Job, result: MorselResult) -> None:
         self.graph.stats.add(result)
+        self.graph.experience.morsel(result)
         for failure in result.failures:
             job.failures.setdefault(failure.row, failure)
         for slot, chain in result.chains.items():
@@ -97,7 +98,7 @@ def assemble(job: Job, graph: Graph) -> FinishedBatch:
             job.results[slot].extend(rows_in_place(job, slot, block.array))
             block = None
         if block is not None:
-            graph.remember(slot, block.array)
+            graph.experience.row_type(slot, block.array)
             array = block.array
             if failed:
                 close_gaps(array, indices)
@@ -105,7 +106,7 @@ def assemble(job: Job, graph: Graph) -> FinishedBatch:
             slots[slot] = SlotColumn(dense=array, sizes=sizes)
             continue
         column = gather(job, slot, indices, chain.is_object, graph)
-        graph.remember(slot, column.dense)
+        graph.experience.row_type(slot, column.dense)
         column.sizes = sizes
         slots[slot] = column
     job.blocks = {}

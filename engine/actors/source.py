@@ -99,7 +99,7 @@ class SourceActor(Actor):
             row: tuple[Any, Any] | None = None
             if kind.static:
                 row = kind.shape, np.dtype(kind.dtype)
-            elif not chain.whole_column and (row := graph.row_types.get(chain.slot)) is not None:
+            elif chain.guesses and (row := graph.experience.row_types.get(chain.slot)) is not None:
                 guessed.add(chain.slot)
             if row is not None:
                 job.blocks[chain.slot] = graph.executor.buffers.acquire((length, *row[0]), row[1])
