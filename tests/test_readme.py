@@ -49,7 +49,7 @@ def scope(tmp_path: Path) -> dict[str, Any]:
 
 def test_python_blocks(scope: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     scope["train_step"] = scope["steps"].append
-    assert len(BLOCKS) == 4
+    assert len(BLOCKS) == 5
     for i, block in enumerate(BLOCKS):
         exec(compile(block, f"README.md, Python block {i + 1}", "exec"), scope)
     assert [tuple(step.shape) for step in scope["steps"]] == [(64, 3, 224, 224), (6, 3, 224, 224)]
@@ -57,6 +57,21 @@ def test_python_blocks(scope: dict[str, Any], capsys: pytest.CaptureFixture[str]
     assert scope["labels"].tolist() == [i % 10 for i in range(32, 64)]
     assert capsys.readouterr().out.startswith("broken decode ")
     assert [tuple(shape) for shape in scope["shapes"]] == [(32, 3, 128, 128)] * 2
+
+
+def test_the_recipe_runs(scope: dict[str, Any]) -> None:
+    exec(next(block for block in BLOCKS if "recipe" in block), scope)
+    labels = np.eye(10)
+    records = [
+        {"image": row["path"], "mask": row["path"], "has_mask": i >= 16, "label": labels[row["class_id"]]}
+        for i, row in enumerate(scope["rows"][:32])
+    ]
+    first, second = scope["recipe"].bind(records).run("torch", seed=1)
+    assert first.slot_names == ["image", "label"]
+    assert second.slot_names == ["image", "mask", "label"]
+    assert not first.errors + second.errors
+    assert tuple(first["image"].shape) == (16, 3, 224, 224)
+    assert np.allclose(first["label"].sum(dim=1), 1)
 
 
 def test_make_targets_exist() -> None:
