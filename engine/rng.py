@@ -16,15 +16,21 @@ _MASK = (1 << 64) - 1
 _local = threading.local()
 
 
+def thread_stream() -> np.random.Generator:
+    """The calling thread's generator, which `record_stream` sets to a record's place."""
+    generator: np.random.Generator | None = getattr(_local, "generator", None)
+    if generator is None:
+        generator = _local.generator = np.random.Generator(np.random.Philox(key=0))
+        _local.state = generator.bit_generator.state
+    return generator
+
+
 def record_stream(seed: int, epoch: int, index: int, own_seed: int | None = None) -> np.random.Generator:
     """The stream of one record; `own_seed` (the record's `seed` field) replaces seed, epoch and index.
 
     The generator is reused by the calling thread: draw from it before asking for the next record's.
     """
-    generator: np.random.Generator | None = getattr(_local, "generator", None)
-    if generator is None:
-        generator = _local.generator = np.random.Generator(np.random.Philox(key=0))
-        _local.state = generator.bit_generator.state
+    generator = thread_stream()
     state: dict[str, Any] = _local.state
     inner = state["state"]
     if own_seed is None:

@@ -19,7 +19,7 @@ from .expr import Cond
 from .morsel import Morsel
 from .physical import Body, ChainProgram, Program, Step
 from .registry import INJECTED
-from .rng import record_stream
+from .rng import record_stream, thread_stream
 from .rules import SEED_FIELD
 from .schema import guess_layout, type_of
 
@@ -69,13 +69,15 @@ class Counters:
     def __init__(self) -> None:
         self.ops: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0, 0])
 
-    def add(self, stage: str, op: str, nanoseconds: int, count: int = 1) -> None:
+    def add(self, stage: str, op: str, nanoseconds: int, count: int, worst: int) -> None:
         entry = self.ops[(stage, op)]
         entry[0] += nanoseconds
         entry[1] += count
-        each = nanoseconds // max(count, 1)
-        if each > entry[2]:
-            entry[2] = each
+        entry[2] = max(entry[2], worst)
+
+    def add_column(self, stage: str, op: str, nanoseconds: int, count: int) -> None:
+        """One call for `count` records."""
+        self.add(stage, op, nanoseconds, count, nanoseconds // max(count, 1))
 
 
 @dataclass(slots=True)
@@ -185,7 +187,7 @@ class Work:
             except Exception:  # the row by row form below says which record is bad
                 done = None
             if done is not None:
-                self.counters.add(step.stage, step.op, time.perf_counter_ns() - started, morsel.length)
+                self.counters.add_column(step.stage, step.op, time.perf_counter_ns() - started, morsel.length)
                 return done
         return self._run_rows(sources, data, block, guessed)
 
@@ -228,7 +230,7 @@ class Work:
             except Exception as error:
                 self._fail(i, "read", "read", source, error)
                 out.append(None)
-        self.counters.add("read", "read", time.perf_counter_ns() - started, len(out))
+        self.counters.add_column("read", "read", time.perf_counter_ns() - started, len(out))
         return out
 
     def _fail(self, row: int, stage: str, op: str, source: Any, error: BaseException) -> None:
@@ -241,12 +243,15 @@ class Work:
         chain, morsel = self.chain, self.morsel
         row = Row(self._columns(), morsel.length)
         steps = bind_steps(chain.steps, row)
+        if chain.random:
+            row.rng = thread_stream()
+            steps = tuple(_with_stream(s, row.rng) if s.random else s for s in steps)
         first, last = steps[0], len(steps) - 1
         values: list[Any] | None = [None] * morsel.length if block is None or guessed else None
         sizes: list[tuple[int, int] | None] | None = [None] * morsel.length if first.original_hw else None
         seeds = _own_seeds(morsel) if chain.random else None
-        accepted: set[Any] = set()  # what each op has been given and takes
-        foreseen: dict[Any, bool] = {}  # whether a guessed row fits, by what the last op is given
+        seen = Seen(block, guessed)
+        spent = [[0, 0, 0] for _ in steps]  # nanoseconds, calls, worst
         clock = time.perf_counter_ns
         for i in range(morsel.length):
             if i in self.failed:
@@ -255,29 +260,24 @@ class Work:
             row.index = i
             try:
                 if chain.random:
-                    row.rng = record_stream(self.seed, self.epoch, morsel.start + i, seeds[i] if seeds else None)
+                    record_stream(self.seed, self.epoch, morsel.start + i, seeds[i] if seeds else None)
                 value, written = data[i], False
                 for position, step in enumerate(steps):
                     started = clock()
                     arguments = _arguments(step, row, value) if step.varies else step.arguments
                     if step.takes is not None:
-                        kind = (position, value.shape, value.dtype) if isinstance(value, np.ndarray) else None
-                        if kind not in accepted:
-                            _check_takes(step, value)
-                            accepted.add(kind)
-                    # A decoder says whether a guessed row fits; for a transform it is inferred from the value at hand.
-                    in_place = position == last and block is not None and step.out is not None
-                    if in_place and guessed and position:
-                        given = (value.shape, value.dtype) if isinstance(value, np.ndarray) else None
-                        key = None if step.dynamic else given
-                        if key is None or key not in foreseen:
-                            foreseen[key] = _foreseen(step, value, arguments, block)  # type: ignore[arg-type]
-                        in_place = foreseen[key]
-                    written = in_place and step.out(value, block[i, ...], **arguments) is not False  # type: ignore[misc,index]
+                        seen.check(position, step, value)
+                    if position == last and step.out is not None and seen.fits(position, step, value, arguments):
+                        written = step.out(value, block[i, ...], **arguments) is not False  # type: ignore[index]
                     if not written:
                         function = step.view if step.view is not None and position < last else step.function
                         value = function(value, **arguments)
-                    self.counters.add(step.stage, step.op, clock() - started)
+                    took = clock() - started
+                    entry = spent[position]
+                    entry[0] += took
+                    entry[1] += 1
+                    if took > entry[2]:
+                        entry[2] = took
                     if position == 0 and step.original_hw is not None and sizes is not None:
                         sizes[i] = step.original_hw(data[i], block[i, ...] if written else value, **arguments)  # type: ignore[index]
                 if chain.reads == "ranges":
@@ -292,6 +292,8 @@ class Work:
                     raise OpError(f"gave {type_of(value)}, but declared {type_of(block[i, ...])}")  # type: ignore[index]
             except Exception as error:
                 self._fail(i, step.stage, step.op, sources[i], error)
+        for step, (total, count, worst) in zip(steps, spent):
+            self.counters.add(step.stage, step.op, total, count, worst)
         if guessed and values is not None and all(value is None for value in values):
             values = None  # every row is in its place
         return ChainResult(values, sizes)
@@ -301,9 +303,47 @@ class Work:
         return {n: morsel.objects.get(n, ()) if morsel.batch is None else morsel.values(n) for n in self.chain.fields}
 
 
-def _foreseen(step: Step, value: Any, arguments: dict[str, Any], block: np.ndarray) -> bool:
+class Seen:
+    """What the ops of a chain were given in this morsel, so that rows of one kind are judged once.
+
+    `block` is the batch buffer, None when there is none; `guessed` when its row type is that of the batch before.
+    """
+
+    __slots__ = ("accepted", "block", "foreseen", "guessed")
+
+    def __init__(self, block: np.ndarray | None, guessed: bool) -> None:
+        self.block = block
+        self.guessed = guessed
+        self.accepted: set[Any] = set()
+        self.foreseen: dict[Any, bool] = {}
+
+    def check(self, position: int, step: Step, value: Any) -> None:
+        """Refuse what the op does not take."""
+        kind = (position, value.shape, value.dtype) if isinstance(value, np.ndarray) else None
+        if kind not in self.accepted:
+            _check_takes(step, value)
+            self.accepted.add(kind)
+
+    def fits(self, position: int, step: Step, value: Any, arguments: dict[str, Any]) -> bool:
+        """Whether the op's `out` kernel may be given a row of the batch buffer.
+
+        Of a guessed row a decoder finds out itself; for a transform it is inferred from the value at hand.
+        """
+        if self.block is None or not self.guessed or position == 0:
+            return self.block is not None
+        if not isinstance(value, np.ndarray):
+            return False
+        if step.dynamic:
+            return _foreseen(step, value, arguments, self.block)
+        kind = (value.shape, value.dtype)
+        if kind not in self.foreseen:
+            self.foreseen[kind] = _foreseen(step, value, arguments, self.block)
+        return self.foreseen[kind]
+
+
+def _foreseen(step: Step, value: np.ndarray, arguments: dict[str, Any], block: np.ndarray) -> bool:
     """Whether the op will give a row like those of `block`, by what it infers from this very value."""
-    if step.infer is None or step.nested or not isinstance(value, np.ndarray):
+    if step.infer is None or step.nested:
         return False
     layout = step.layout or arguments.get("layout")
     if layout is None and step.takes is not None and step.takes.layouts:
@@ -313,6 +353,11 @@ def _foreseen(step: Step, value: Any, arguments: dict[str, Any], block: np.ndarr
     except ValueError:  # the op itself says what is wrong
         return False
     return found.shape == block.shape[1:] and found.dtype == block.dtype.name
+
+
+def _with_stream(step: Step, stream: Any) -> Step:
+    """The step with the thread's stream as an argument: it is one object, set anew for each record."""
+    return replace(step, arguments={**step.arguments, "rng": stream}, random=False)
 
 
 def _fits(value: Any, block: np.ndarray) -> bool:

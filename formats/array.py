@@ -117,9 +117,7 @@ def view_npy(data: BytesLike) -> np.ndarray:
     count = math.prod(shape)
     if fortran or not dtype.isnative or count == 0 or count * dtype.itemsize > len(view) - offset:
         return decode_npy(data)
-    found = np.frombuffer(view, dtype, count, offset).reshape(shape)
-    found.flags.writeable = False
-    return found
+    return np.ndarray(shape, dtype, view.toreadonly(), offset)
 
 
 def _alike(values: list[BytesLike]) -> tuple[np.dtype, tuple[int, ...], int] | None:
