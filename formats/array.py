@@ -332,12 +332,13 @@ def reshape(value: np.ndarray, *, shape: tuple[int, ...]) -> np.ndarray:
 def _flat_range(ndim: int, start: int, end: int) -> tuple[int, int]:
     first = start + ndim if start < 0 else start
     last = end + ndim if end < 0 else end
-    if not 0 <= first <= last < max(ndim, 1):
+    if not 0 <= first <= last < ndim:
         raise ValueError(f"start_axis={start}, end_axis={end} do not fit {ndim} axes")
     return first, last
 
 
 def _flat_shape(shape: Shape, start: int, end: int) -> Shape:
+    shape = shape or (1,)
     first, last = _flat_range(len(shape), start, end)
     merged = shape[first : last + 1]
     size = None if None in merged else math.prod(n for n in merged if n is not None)
@@ -352,6 +353,8 @@ def _infer_flatten(given: TensorType, *, start_axis: int, end_axis: int) -> Tens
 @register_op("flatten", infer=_infer_flatten)
 def flatten(value: np.ndarray, *, start_axis: int = 0, end_axis: int = -1) -> np.ndarray:
     """Merge the axes from `start_axis` to `end_axis`, both included; negative ones count from the end.
+
+    A scalar becomes an array of one element.
 
     Raises:
         OpError: start after end, or out of range.

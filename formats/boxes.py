@@ -21,6 +21,8 @@ BoxWindow: TypeAlias = tuple[float, float, float, float]
 Scale: TypeAlias = tuple[Positive, Positive, Positive, Positive]
 Bounds: TypeAlias = tuple[Positive, Positive]
 Threshold: TypeAlias = Annotated[float, Range(0.0)]
+Attempts: TypeAlias = Annotated[int, Range(1, 1_000_000)]
+"""All are drawn at once, 32 bytes each."""
 
 BOXES = Takes(dtypes=("float32",), ranks=(2,))
 SLACK = 1e-3
@@ -316,7 +318,7 @@ def random_bbox_crop(
     thresholds: tuple[Probability | None, ...] | None = None,
     aspect_ratio: Bounds = (0.5, 2.0),
     scale: Bounds = (0.3, 1.0),
-    max_attempts: Size = 50,
+    max_attempts: Attempts = 50,
     rng: np.random.Generator,
 ) -> np.ndarray:
     """Cut a random window that keeps some of the boxes, as SSD trains on.

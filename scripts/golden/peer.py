@@ -244,7 +244,7 @@ def tensors() -> Iterator[Case]:
     yield from on("rgb19x24 planes", "permute", "", axes=[2, 0, 1])
     yield from on("counts", "permute", "", axes=[1, 2, 0])
     yield from on("counts floats", "reshape", "", shape=[5, -1])
-    yield from on("counts", "flatten")
+    yield from on("counts scalar", "flatten")
     yield from on("counts", "flatten", "some", start_axis=-2, end_axis=2)
     yield from on("counts", "squeeze")
     yield from on("counts", "squeeze", "axis", axis=-2)
@@ -297,6 +297,7 @@ def sounds() -> Iterator[Case]:
     yield from on("sound900", "spectrogram", "odd", n_fft=75, hop_length=75)
     spectrogram = (call("spectrogram", n_fft=256, hop_length=100),)
     yield from on("sound1x2000 sound2x900", "mel_filterbank", "", before=spectrogram, n_mels=20, sample_rate=16_000)
+    yield from on("sound1x2000", "mel_filterbank", "odd", before=(call("spectrogram", n_fft=75, hop_length=40),), n_mels=6, sample_rate=16_000)
     yield from on("sound1x2000", "mel_filterbank", "part", before=spectrogram, n_mels=12, sample_rate=16_000, f_min=200.0, f_max=5000.0)
     for log_base in ("db", "natural"):
         yield from on("sound1x2000 sound2x900 sound900 sound1x100", "mfcc", log_base, sample_rate=16_000, log_base=log_base)

@@ -355,3 +355,8 @@ def test_without_a_tag_the_last_axis_is_looked_at_first(shape: tuple[int, ...], 
     with dataio.pipeline(chain, dataio.batch(1)).bind([{"x": npy(value)}]).run("numpy") as loader:
         (batch,) = loader
     np.testing.assert_array_equal(batch["x"][0], np.flip(value, axis))
+
+
+def test_attempts_that_would_fill_the_memory_are_refused() -> None:
+    with pytest.raises(ValueError, match="max_attempts must be <= 1e"):
+        transforms.random_bbox_crop(max_attempts=10**9)
