@@ -14,6 +14,7 @@ from ..engine.errors import OpError
 from ..engine.registry import register_kernel, register_op
 from ..engine.schema import Takes, TensorType
 from .array import cast_out
+from .buffers import scratch
 
 Fill: TypeAlias = float | Any
 """Any number: also infinities and NaN, which are refused for a plain float; `check_fill` refuses the rest."""
@@ -121,6 +122,10 @@ def _check_planes(planes: np.ndarray, patch_size: int) -> None:
         raise OpError(f"takes planes whose edges are multiples of {patch_size}, got shape {planes.shape} (c, h, w)")
 
 
+MERGED = frozenset(("uint8", "int8", "uint16", "int16", "int32", "float32", "float64"))
+"""Element types that OpenCV merges."""
+
+
 @register_op("patchify", takes=Takes(ranks=(3,)), infer=_infer_patches)
 def patchify(planes: np.ndarray, *, patch_size: Size) -> np.ndarray:
     """Cut planes into square patches, one per row, as a vision transformer takes them.
@@ -149,10 +154,22 @@ def patchify_out(planes: np.ndarray, out: np.ndarray, *, patch_size: Size) -> No
     _check_planes(planes, patch_size)
     c, h, w = planes.shape
     down, across = h // patch_size, w // patch_size
+    pixels = planes.transpose(1, 2, 0)
+    if not pixels.flags.c_contiguous and 1 < c <= 4 and planes.dtype.name in MERGED and planes.size:
+        # Channels are put side by side by OpenCV; what is left moves whole rows of a patch.
+        pixels = scratch("patches", (planes.nbytes,)).view(planes.dtype).reshape(h, w, c)
+        _cv2().merge([np.ascontiguousarray(plane) for plane in planes], dst=pixels)
+    if pixels.flags.c_contiguous:
+        rows = pixels.reshape(down, patch_size, across, patch_size * c)
+        np.copyto(out.reshape(down, across, patch_size, patch_size * c), rows.transpose(0, 2, 1, 3))
+        return
     patches = out.reshape(down, across, patch_size, patch_size, c)
+    source = planes.reshape(c, down, patch_size, across, patch_size).transpose(1, 3, 2, 4, 0)
+    if planes.strides[0] == planes.itemsize:  # pixels that `permute` turned into planes: whole rows of a patch move at once
+        np.copyto(patches, source)
+        return
     for channel in range(c):  # so that NumPy's inner loop runs over a row of a patch, not over a few channels
-        plane = planes[channel].reshape(down, patch_size, across, patch_size)
-        np.copyto(patches[..., channel], plane.transpose(0, 2, 1, 3))
+        np.copyto(patches[..., channel], source[..., channel])
 
 
 def _infer_same(given: TensorType, **_: Any) -> TensorType:
