@@ -164,12 +164,9 @@ def patchify_out(planes: np.ndarray, out: np.ndarray, *, patch_size: Size) -> No
         np.copyto(out.reshape(down, across, patch_size, patch_size * c), rows.transpose(0, 2, 1, 3))
         return
     patches = out.reshape(down, across, patch_size, patch_size, c)
-    source = planes.reshape(c, down, patch_size, across, patch_size).transpose(1, 3, 2, 4, 0)
-    if planes.strides[0] == planes.itemsize:  # pixels that `permute` turned into planes: whole rows of a patch move at once
-        np.copyto(patches, source)
-        return
     for channel in range(c):  # so that NumPy's inner loop runs over a row of a patch, not over a few channels
-        np.copyto(patches[..., channel], source[..., channel])
+        plane = planes[channel].reshape(down, patch_size, across, patch_size)
+        np.copyto(patches[..., channel], plane.transpose(0, 2, 1, 3))
 
 
 def _infer_same(given: TensorType, **_: Any) -> TensorType:
