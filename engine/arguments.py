@@ -28,7 +28,7 @@ class Range:
         if self.low is not None and (value <= self.low if self.low_open else value < self.low):
             return f"must be {'>' if self.low_open else '>='} {self.low:g}"
         if self.high is not None and value > self.high:
-            return f"must be <= {self.high:g}"
+            return f"must be <= {self.high:.10g}"
         return None
 
 
@@ -44,11 +44,13 @@ class DynamicText(Dynamic):
 
 DYNAMIC = Dynamic()
 
-Size: TypeAlias = Annotated[int, Range(1)]
+LARGEST = 2**31 - 1
+"""The most pixels of an edge that the image libraries count."""
+Size: TypeAlias = Annotated[int, Range(1, LARGEST)]
 """A literal count of pixels or items, at least 1."""
-Pixels: TypeAlias = Annotated[int, Range(1), DYNAMIC]
+Pixels: TypeAlias = Annotated[int, Range(1, LARGEST), DYNAMIC]
 """A count of pixels, at least 1, that may be read from the record."""
-Offset: TypeAlias = Annotated[int, Range(0), DYNAMIC]
+Offset: TypeAlias = Annotated[int, Range(0, LARGEST), DYNAMIC]
 """A distance in pixels, at least 0, that may be read from the record."""
 Count: TypeAlias = Annotated[int, Range(0)]
 """A literal count, at least 0."""
