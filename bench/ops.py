@@ -202,10 +202,13 @@ def net_ratio(row: Row) -> float | None:
     return peer / ours
 
 
-def missed(case: Case, row: Row) -> bool:
-    """Whether a figure is below its target."""
+def mark(case: Case, row: Row) -> str:
+    """Whether the figures meet their targets; a dash where there is nothing to compare with."""
     kernel, pipeline = kernel_ratio(row), pipeline_ratio(row)
-    return (kernel or HALF) < HALF or (pipeline or EQUAL) < (EQUAL if case.hot else HALF)
+    if kernel is None and pipeline is None:
+        return "–"
+    missed = (kernel or HALF) < HALF or (pipeline or EQUAL) < (EQUAL if case.hot else HALF)
+    return "**missed**" if missed else "met"
 
 
 def report(rows: dict[str, Row]) -> str:
@@ -233,7 +236,7 @@ def report(rows: dict[str, Row]) -> str:
                     plain(pipeline_ratio(row)),
                     plain(net_ratio(row)),
                     f"{max(spreads):.0%}" if spreads else "–",
-                    "**missed**" if missed(case, row) else "met",
+                    mark(case, row),
                 ]
             )
     made = sorted({row["when"] for row in rows.values()})

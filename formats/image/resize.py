@@ -218,9 +218,12 @@ def _torch_passes(
     source: np.ndarray, target: np.ndarray, size: tuple[int, int], full: tuple[int, int], interp: str
 ) -> None:
     """Resize `source` at the scale of `size` to `full`, as far as `target` reaches."""
-    # The kernel copies an input with gaps pixel by pixel; NumPy does it by rows. A read-only one torch refuses.
-    if not (source.flags.c_contiguous and source.flags.writeable):
+    # The kernel copies an input with gaps pixel by pixel; NumPy does it by rows.
+    pixels = source
+    if not source.flags.c_contiguous:
         source = _compact(source)
+    elif not source.flags.writeable:
+        source = _unlocked(source)
     kernel, scale_y, scale_x = _aten(interp), full[0] / size[0], full[1] / size[1]
     rows, columns = target.shape[:2]
     rows_first = 2 * full[0] <= size[0] if interp == "bilinear" else full[0] < size[0] and full[1] > size[1]
@@ -231,6 +234,24 @@ def _torch_passes(
         kernel(_as_tensor(source), [rows, source.shape[1]], False, scale_y, 1.0, out=_as_tensor(between))
         source, scale_y = between, 1.0
     kernel(_as_tensor(source), [rows, columns], False, scale_y, scale_x, out=_as_tensor(target))
+    del pixels  # its memory was read up to here
+
+
+class _Memory:
+    """Somebody else's memory, described for NumPy."""
+
+    __slots__ = ("__array_interface__",)
+
+
+def _unlocked(image: np.ndarray) -> np.ndarray:
+    """The same memory without the read-only flag, which torch warns about even where it only reads.
+
+    The result does not keep the memory: `image` must live as long.
+    """
+    memory = _Memory()
+    interface = dict(image.__array_interface__)
+    memory.__array_interface__ = interface | {"data": (interface["data"][0], False)}
+    return np.asarray(memory)
 
 
 def _compact(image: np.ndarray) -> np.ndarray:
