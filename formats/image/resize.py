@@ -240,7 +240,8 @@ def _torch_passes(
 class _Memory:
     """Somebody else's memory, described for NumPy."""
 
-    __slots__ = ("__array_interface__",)
+    def __init__(self, interface: dict[str, Any]) -> None:
+        self.__array_interface__ = interface
 
 
 def _unlocked(image: np.ndarray) -> np.ndarray:
@@ -248,10 +249,8 @@ def _unlocked(image: np.ndarray) -> np.ndarray:
 
     The result does not keep the memory: `image` must live as long.
     """
-    memory = _Memory()
-    interface = dict(image.__array_interface__)
-    memory.__array_interface__ = interface | {"data": (interface["data"][0], False)}
-    return np.asarray(memory)
+    interface = image.__array_interface__
+    return np.asarray(_Memory(interface | {"data": (interface["data"][0], False)}))
 
 
 def _compact(image: np.ndarray) -> np.ndarray:
