@@ -188,47 +188,63 @@ def _opencv_is_fast() -> bool:
     return bool(_cv2().ipp.useIPP())
 
 
+class Layout(NamedTuple):
+    """Where the parts of a spectrum lie in a row of it.
+
+    Args:
+        bins: those that have a real and an imaginary part, side by side.
+        real, imaginary: the columns of these.
+        single: places, both as columns and as bins, of the first and the last bin where they have a real part alone.
+    """
+
+    bins: slice
+    real: slice
+    imaginary: slice
+    single: tuple[int, ...]
+
+
+@lru_cache(maxsize=16)
+def _layout(n_fft: int, packed: bool) -> Layout:
+    """All bins as complex numbers, or packed as OpenCV has them.
+
+    That is re 0, re 1, im 1, re 2, im 2, and so on, and for an even length re n/2 at the end.
+    """
+    if not packed:
+        return Layout(slice(0, n_fft // 2 + 1), slice(0, None, 2), slice(1, None, 2), ())
+    pairs = (n_fft - 1) // 2
+    single = (0, -1) if n_fft % 2 == 0 else (0,)
+    return Layout(slice(1, 1 + pairs), slice(1, 1 + 2 * pairs, 2), slice(2, 1 + 2 * pairs, 2), single)
+
+
 def _powers(frames: np.ndarray, power: float, out: np.ndarray) -> None:
     """|rfft| ** power of the rows of float32[frames, n], which are overwritten, into float32[n // 2 + 1, frames]."""
-    count, n_fft = frames.shape
-    raise_to = _magnitudes if power == 1.0 else _squares
-    if _opencv_is_fast():  # re 0, re 1, im 1, re 2, im 2, and so on; for an even length re n/2 at the end
-        raise_to(_cv2().dft(frames, frames, _cv2().DFT_ROWS), slice(1, (n_fft + 1) // 2), out)
+    packed = _opencv_is_fast()
+    if packed:
+        parts = _cv2().dft(frames, frames, _cv2().DFT_ROWS)
     else:
-        spectrum = np.fft.rfft(frames, out=_scratch("spectrum", count, 2 * len(out)).view(np.complex64))
-        raise_to(spectrum.view(np.float32), slice(0, len(out)), out)
+        spectrum = _scratch("spectrum", len(frames), 2 * len(out)).view(np.complex64)
+        parts = np.fft.rfft(frames, out=spectrum).view(np.float32)
+    raise_to = _magnitudes if power == 1.0 else _squares
+    raise_to(parts, _layout(frames.shape[1], packed), out)
 
 
-def _layout(pairs: slice, bins: int) -> tuple[slice, tuple[int, ...]]:
-    """Where the parts of a spectrum lie.
-
-    Returns:
-        The columns of those bins that are `pairs` of re and im; and the places, both as columns and as bins, of the first and the
-        last bin where they are not among them, but re alone.
-    """
-    single = (0, -1)[1 - pairs.start : 1 + (pairs.stop < bins)]
-    return slice(pairs.start, 2 * pairs.stop - pairs.start), single
-
-
-def _magnitudes(parts: np.ndarray, pairs: slice, out: np.ndarray) -> None:
+def _magnitudes(parts: np.ndarray, layout: Layout, out: np.ndarray) -> None:
     """Not the roots of `_squares`, which leave the range of float32 sooner."""
-    columns, single = _layout(pairs, len(out))
     rows = _scratch("magnitudes", len(parts), len(out))
-    np.abs(parts[:, columns].view(np.complex64), out=rows[:, pairs])
-    for place in single:
+    pairs = parts[:, layout.real.start : layout.real.stop]
+    np.abs(pairs.view(np.complex64), out=rows[:, layout.bins])
+    for place in layout.single:
         np.abs(parts[:, place], out=rows[:, place])
     _cv2().transpose(rows, out)
 
 
-def _squares(parts: np.ndarray, pairs: slice, out: np.ndarray) -> None:
+def _squares(parts: np.ndarray, layout: Layout, out: np.ndarray) -> None:
     """Transposed first: sums of whole rows take half the time of sums of neighbours, transposing twice as much included."""
-    columns, single = _layout(pairs, len(out))
     np.square(parts, out=parts)
     turned = _cv2().transpose(parts, _scratch("squared_parts", parts.shape[1], len(parts)))
-    if pairs.start < pairs.stop:
-        both = turned[columns]
-        _cv2().add(both[0::2], both[1::2], out[pairs])
-    for place in single:
+    if len(out) > len(layout.single):
+        _cv2().add(turned[layout.real], turned[layout.imaginary], out[layout.bins])
+    for place in layout.single:
         out[place] = turned[place]
 
 
@@ -242,7 +258,7 @@ def _channels(op: str, sound: np.ndarray) -> np.ndarray:
         raise OpError(f"{op} takes float32[samples] or float32[channels, samples], got {sound.dtype}{list(sound.shape)}")
     if sound.size == 0:
         raise OpError(f"{op} wants at least one sample, got shape {list(sound.shape)}")
-    return np.atleast_2d(sound)
+    return sound if sound.ndim == 2 else sound[np.newaxis]
 
 
 def _planes(values: np.ndarray) -> np.ndarray:
