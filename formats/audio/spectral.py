@@ -222,7 +222,7 @@ def _powers(frames: np.ndarray, power: float, out: np.ndarray) -> None:
     if packed:
         parts = _cv2().dft(frames, frames, _cv2().DFT_ROWS)
     else:
-        spectrum = _scratch("spectrum", len(frames), 2 * len(out)).view(np.complex64)
+        spectrum: np.ndarray = _scratch("spectrum", len(frames), 2 * len(out)).view(np.complex64)
         parts = np.fft.rfft(frames, out=spectrum).view(np.float32)
     raise_to = _magnitudes if power == 1.0 else _squares
     raise_to(parts, _layout(frames.shape[1], packed), out)
