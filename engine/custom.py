@@ -6,7 +6,6 @@ import hashlib
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
 
@@ -21,6 +20,10 @@ class CustomOp:
     version: str
     fn: Callable[..., Any] | None = field(default=None, compare=False)
     code: str | None = field(default=None, repr=False)
+    _draws: bool = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_draws", _takes_rng(self.fn))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.fn is None:
@@ -29,7 +32,7 @@ class CustomOp:
 
     def call(self, value: Any, rng: Any) -> Any:
         """The function on one value, with the record's stream if it asks for it."""
-        return self(value, rng=rng) if _takes_rng(self.fn) else self(value)
+        return self(value, rng=rng) if self._draws else self(value)
 
     def describe(self) -> dict[str, str]:
         found = {"name": self.name, "version": self.version}
@@ -41,10 +44,11 @@ class CustomOp:
         return f"{self.name}@{self.version}"
 
 
-@lru_cache(maxsize=1024)
 def _takes_rng(function: Callable[..., Any] | None) -> bool:
+    if function is None:
+        return False
     try:
-        return "rng" in inspect.signature(function).parameters  # type: ignore[arg-type]
+        return "rng" in inspect.signature(function).parameters
     except (TypeError, ValueError):  # a built-in without a signature
         return False
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -98,6 +98,11 @@ class Takes:
             f"{' or '.join(map(str, self.ranks))} axes" if self.ranks else "",
         ]
         return " ".join(p for p in parts if p) or "anything"
+
+
+def unchanged(given: TensorType, **_: Any) -> TensorType:
+    """The inference of an op that keeps shape, dtype and layout."""
+    return given
 
 
 def guess_layout(array: np.ndarray) -> Layout:

@@ -6,7 +6,7 @@ import io
 import math
 import struct
 import sys
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy as np
 from ..engine.errors import OpError
 from ..engine.registry import register_kernel, register_op
 from ..engine.schema import Layout, Shape, Takes, TensorType
+from .libraries import opencv
 from .raw import BytesLike, DType, as_view
 
 CASTABLE: tuple[str, ...] = (
@@ -184,7 +185,7 @@ def _saturate(value: np.ndarray, out: np.ndarray) -> None:
     block = np.empty(min(flat.size, CAST_BLOCK), value.dtype)
     for start in range(0, flat.size, CAST_BLOCK):
         part, given = target[start : start + CAST_BLOCK], flat[start : start + CAST_BLOCK]
-        if _cv2().checkRange(given[None], True, float(info.min), float(limit))[0]:  # no NaN either: a fifth of the rest's time
+        if opencv().checkRange(given[None], True, float(info.min), float(limit))[0]:  # no NaN either: a fifth of the rest's time
             np.copyto(part, given, casting="unsafe")
             continue
         clipped = np.clip(given, value.dtype.type(info.min), top, out=block[: given.size])
@@ -278,18 +279,11 @@ def permute_out(value: np.ndarray, out: np.ndarray, *, axes: tuple[int, ...]) ->
         pixels, given, target = axes == (2, 0, 1), value.view(word), out.view(word)
         if 1 < value.shape[2 if pixels else 0] <= 4:
             if pixels:
-                _cv2().split(np.ascontiguousarray(given), list(target))
+                opencv().split(np.ascontiguousarray(given), list(target))
             else:
-                _cv2().merge(list(given), dst=target)
+                opencv().merge(list(given), dst=target)
             return
     np.copyto(out, permute(value, axes=axes))
-
-
-@cache
-def _cv2() -> Any:
-    import cv2
-
-    return cv2
 
 
 def _resolve_reshape(given: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]:

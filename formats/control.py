@@ -273,7 +273,7 @@ def custom(
 
 
 def _check_custom(*, function: Any, name: str | None, version: str | None) -> dict[str, Any]:
-    return {"function": as_custom(function, name=name, version=version), "name": None, "version": None}
+    return {"function": as_custom(function, name=name, version=version)}  # which holds the other two
 
 
 for _function, _check in (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import numbers
-from functools import cache
 from typing import Annotated, Any, TypeAlias
 
 import numpy as np
@@ -12,9 +11,10 @@ import numpy as np
 from ..engine.arguments import DYNAMIC, Count, Range, Size
 from ..engine.errors import OpError
 from ..engine.registry import register_kernel, register_op
-from ..engine.schema import Takes, TensorType
+from ..engine.schema import Takes, TensorType, unchanged
 from .array import cast_out
 from .buffers import scratch
+from .libraries import opencv
 
 Fill: TypeAlias = float | Any
 """Any number: also infinities and NaN, which are refused for a plain float; `check_fill` refuses the rest."""
@@ -158,7 +158,7 @@ def patchify_out(planes: np.ndarray, out: np.ndarray, *, patch_size: Size) -> No
     if not pixels.flags.c_contiguous and 1 < c <= 4 and planes.dtype.name in MERGED and planes.size:
         # Channels are put side by side by OpenCV; what is left moves whole rows of a patch.
         pixels = scratch("patches", (planes.nbytes,)).view(planes.dtype).reshape(h, w, c)
-        _cv2().merge([np.ascontiguousarray(plane) for plane in planes], dst=pixels)
+        opencv().merge([np.ascontiguousarray(plane) for plane in planes], dst=pixels)
     if pixels.flags.c_contiguous:
         rows = pixels.reshape(down, patch_size, across, patch_size * c)
         np.copyto(out.reshape(down, across, patch_size, patch_size * c), rows.transpose(0, 2, 1, 3))
@@ -169,17 +169,6 @@ def patchify_out(planes: np.ndarray, out: np.ndarray, *, patch_size: Size) -> No
         np.copyto(patches[..., channel], plane.transpose(0, 2, 1, 3))
 
 
-def _infer_same(given: TensorType, **_: Any) -> TensorType:
-    return given
-
-
-@cache
-def _cv2() -> Any:
-    import cv2
-
-    return cv2
-
-
 def _is_silent(array: np.ndarray, std: float) -> bool:
     if array.dtype != np.float32:
         raise OpError(f"takes float32, got {array.dtype}{list(array.shape)}")
@@ -188,7 +177,7 @@ def _is_silent(array: np.ndarray, std: float) -> bool:
     return std == 0 or array.size == 0
 
 
-@register_op("gaussian_noise", takes=Takes(dtypes=("float32",)), infer=_infer_same, random=True)
+@register_op("gaussian_noise", takes=Takes(dtypes=("float32",)), infer=unchanged, random=True)
 def gaussian_noise(array: np.ndarray, *, std: Deviation, rng: np.random.Generator) -> np.ndarray:
     """Add independent normal noise of mean 0, from OpenCV's generator, which one draw seeds.
 
@@ -215,7 +204,7 @@ def gaussian_noise_out(array: np.ndarray, out: np.ndarray, *, std: Deviation, rn
     if _is_silent(array, std):
         np.copyto(out, array)
         return
-    cv2 = _cv2()
+    cv2 = opencv()
     # OpenCV's state is the thread's own, and NumPy's normal numbers take four times as long. All 32 bits: the first number
     # has the sign of the seed.
     cv2.setRNGSeed(int(rng.integers(-(1 << 31), 1 << 31)))

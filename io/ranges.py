@@ -17,7 +17,7 @@ from typing import Any, NoReturn, TypeAlias
 
 from ..engine.errors import RecordError
 from ..engine.source import RangeReader
-from .resolve import SOURCE_KEYS, ReadError, byte_range, read_source, read_stream
+from .resolve import OPEN_FLAGS, SOURCE_KEYS, ReadError, byte_range, fill, read_source, read_stream
 from .uri import local_path
 
 OPEN_FILES = 32
@@ -122,7 +122,7 @@ class _OpenFile:
 
     def __init__(self, path: str | bytes) -> None:
         self.descriptor = -1
-        self.descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
+        self.descriptor = os.open(path, OPEN_FLAGS)
         info = os.fstat(self.descriptor)
         self.kind = stat.S_IFMT(info.st_mode)
         self.size = info.st_size
@@ -181,7 +181,7 @@ def _open_file(path: str | bytes) -> RangeReader:
     if file is None:
         file = _OpenFile(path)
         if file.kind == stat.S_IFDIR:
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+            raise IsADirectoryError(errno.EISDIR, "is a directory", path)
         if file.kind != stat.S_IFREG:
             return MemoryRanges(read_stream(file.descriptor, 0, None))  # a pipe tells no size
         if file.size <= SMALL_FILE:
@@ -228,12 +228,7 @@ class FileRanges:
             ReadError: outside, or the file ends early.
         """
         _check_inside(self._path, self.size, offset, len(out))
-        done = os.preadv(self._descriptor, [out], offset) if len(out) else 0
-        while done < len(out):
-            more = os.preadv(self._descriptor, [out[done:]], offset + done)
-            if more == 0:
-                raise ReadError(f"{self._path!r} ended at byte {offset + done} while it was read")
-            done += more
+        fill(self._descriptor, self._path, out, 0, offset)
 
     @property
     def _descriptor(self) -> int:

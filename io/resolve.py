@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from typing import Any, cast
@@ -69,7 +70,7 @@ def read_file(path: str | bytes, offset: int = 0, size: int | None = None) -> np
         FileNotFoundError, PermissionError, IsADirectoryError: as the system says.
         ReadError: the file ended early.
     """
-    descriptor = os.open(path, _FLAGS)
+    descriptor = os.open(path, OPEN_FLAGS)
     try:
         if size is None and offset == 0 and (data := _read_small(descriptor, path)) is not None:
             return data
@@ -93,7 +94,7 @@ def _read_small(descriptor: int, path: str | bytes) -> np.ndarray | None:
     except OSError:  # pipes have no end to seek, directories may have one but cannot be read
         return None
     if done < size:
-        _fill(descriptor, path, data, done, 0)
+        fill(descriptor, path, data, done, 0)
     return cast(np.ndarray, data)
 
 
@@ -102,18 +103,22 @@ def _read_checked(descriptor: int, path: str | bytes, offset: int, size: int | N
     info = os.fstat(descriptor)
     if info.st_mode & _KIND != stat.S_IFREG:
         if stat.S_ISDIR(info.st_mode):
-            raise IsADirectoryError(21, "is a directory", path)
+            raise IsADirectoryError(errno.EISDIR, "is a directory", path)
         return read_stream(descriptor, offset, size)
     wanted = info.st_size - offset if size is None else size
     if wanted < 0 or offset + wanted > info.st_size:
         raise ReadError(f"range of {size} bytes at {offset} lies outside the {info.st_size} bytes of {path!r}")
     data = np.empty(wanted, np.uint8)
-    _fill(descriptor, path, data, 0, offset)
+    fill(descriptor, path, data, 0, offset)
     return data
 
 
-def _fill(descriptor: int, path: str | bytes, data: Any, done: int, offset: int) -> None:
-    """Read on until `data` is full; the system may give less than was asked for."""
+def fill(descriptor: int, path: str | bytes, data: Any, done: int, offset: int) -> None:
+    """Read on from byte `offset + done` of the file until `data` is full: the system may give less than was asked for.
+
+    Raises:
+        ReadError: the file ended early.
+    """
     while done < len(data):
         more = os.preadv(descriptor, (data[done:],), offset + done)
         if more == 0:
@@ -123,7 +128,7 @@ def _fill(descriptor: int, path: str | bytes, data: Any, done: int, offset: int)
 
 SEEK_LIMIT = 1 << 20
 """Bytes up to which the end of a file is taken for its size: what is no file may claim any end, up to 2**63 - 1."""
-_FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+OPEN_FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _KIND = stat.S_IFMT(0o177777)
 
 

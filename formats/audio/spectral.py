@@ -25,6 +25,7 @@ from ...engine.errors import OpError
 from ...engine.registry import register_kernel, register_op
 from ...engine.schema import Takes, TensorType
 from ..buffers import scratch
+from ..libraries import opencv
 from .decode import SampleRate
 
 Window: TypeAlias = Literal["hann", "hamming", "rect"]
@@ -88,38 +89,39 @@ def mel_points(n_mels: int, sample_rate: int, f_min: float, f_max: float) -> np.
     return points
 
 
-def mel_weights(n_mels: int, sample_rate: int, bins: int, f_min: float, f_max: float) -> Iterator[np.ndarray]:
-    """The triangular filters on the HTK mel scale, peak 1: float32[bins], one after the other.
+def mel_triangles(
+    n_mels: int, sample_rate: int, bins: int, f_min: float, f_max: float
+) -> Iterator[tuple[int, np.ndarray]]:
+    """The triangular filters on the HTK mel scale, peak 1, one after the other: the first bin under each, and float32[...].
 
     Source: torchaudio's `melscale_fbanks(norm=None, mel_scale="htk")`, here in float64 before rounding; within 6e-6 of its
     float32, whose own rounding that is.
     """
     points = mel_points(n_mels, sample_rate, f_min, f_max)
     frequencies = np.linspace(0.0, sample_rate / 2, bins)
-    for left, peak, right in zip(points, points[1:], points[2:]):
-        rising = (frequencies - left) / (peak - left)
-        falling = (right - frequencies) / (right - peak)
-        yield np.maximum(np.minimum(rising, falling), 0.0).astype(np.float32)
+    after, upto = np.searchsorted(frequencies, points, "right"), np.searchsorted(frequencies, points, "left")
+    for i, (left, peak, right) in enumerate(zip(points, points[1:], points[2:])):
+        first = int(after[i])
+        under = frequencies[first : max(int(upto[i + 2]), first)]
+        rising, falling = (under - left) / (peak - left), (right - under) / (right - peak)
+        yield first, np.minimum(rising, falling).astype(np.float32)
 
 
 @lru_cache(maxsize=16)
 def filterbank(n_mels: int, sample_rate: int, bins: int, f_min: float, f_max: float) -> tuple[Filters, ...]:
-    """`mel_weights` in groups, each without the bins that none of its filters reads."""
-    groups: list[Filters] = []
-    rows: list[np.ndarray] = []
-    for number, weights in enumerate(mel_weights(n_mels, sample_rate, bins, f_min, f_max), 1):
-        rows.append(weights)
-        if len(rows) == FILTERS_TOGETHER or number == n_mels:
-            groups.append(_group(number - len(rows), rows))
-            rows = []
-    return tuple(groups)
+    """`mel_triangles` in groups, each with the bins that one of its filters reads."""
+    triangles = list(mel_triangles(n_mels, sample_rate, bins, f_min, f_max))
+    return tuple(_group(i, triangles[i : i + FILTERS_TOGETHER]) for i in range(0, n_mels, FILTERS_TOGETHER))
 
 
-def _group(first: int, rows: list[np.ndarray]) -> Filters:
-    matrix = np.stack(rows)
-    used = np.flatnonzero(matrix.any(axis=0))
-    bins = slice(int(used[0]), int(used[-1]) + 1) if used.size else slice(0, 0)
-    return Filters(slice(first, first + len(rows)), bins, matrix[:, bins].copy())
+def _group(row: int, triangles: list[tuple[int, np.ndarray]]) -> Filters:
+    ends = [(first, first + len(weights)) for first, weights in triangles if len(weights)]
+    start, stop = (ends[0][0], ends[-1][1]) if ends else (0, 0)  # neighbours begin and end one after the other
+    matrix = np.zeros((len(triangles), stop - start), np.float32)
+    for filled, (first, weights) in zip(matrix, triangles):
+        if len(weights):
+            filled[first - start :][: len(weights)] = weights
+    return Filters(slice(row, row + len(triangles)), slice(start, stop), matrix)
 
 
 @lru_cache(maxsize=16)
@@ -177,15 +179,8 @@ def _scratch(name: str, rows: int, columns: int) -> np.ndarray:
 
 
 @cache
-def _cv2() -> Any:
-    import cv2
-
-    return cv2
-
-
-@cache
 def _opencv_is_fast() -> bool:
-    return bool(_cv2().ipp.useIPP())
+    return bool(opencv().ipp.useIPP())
 
 
 class Layout(NamedTuple):
@@ -220,7 +215,7 @@ def _powers(frames: np.ndarray, power: float, out: np.ndarray) -> None:
     """|rfft| ** power of the rows of float32[frames, n], which are overwritten, into float32[n // 2 + 1, frames]."""
     packed = _opencv_is_fast()
     if packed:
-        parts = _cv2().dft(frames, frames, _cv2().DFT_ROWS)
+        parts = opencv().dft(frames, frames, opencv().DFT_ROWS)
     else:
         spectrum: np.ndarray = _scratch("spectrum", len(frames), 2 * len(out)).view(np.complex64)
         parts = np.fft.rfft(frames, out=spectrum).view(np.float32)
@@ -235,15 +230,15 @@ def _magnitudes(parts: np.ndarray, layout: Layout, out: np.ndarray) -> None:
     np.abs(pairs.view(np.complex64), out=rows[:, layout.bins])
     for place in layout.single:
         np.abs(parts[:, place], out=rows[:, place])
-    _cv2().transpose(rows, out)
+    opencv().transpose(rows, out)
 
 
 def _squares(parts: np.ndarray, layout: Layout, out: np.ndarray) -> None:
     """Transposed first: sums of whole rows take half the time of sums of neighbours, transposing twice as much included."""
     np.square(parts, out=parts)
-    turned = _cv2().transpose(parts, _scratch("squared_parts", parts.shape[1], len(parts)))
+    turned = opencv().transpose(parts, _scratch("squared_parts", parts.shape[1], len(parts)))
     if len(out) > len(layout.single):
-        _cv2().add(turned[layout.real], turned[layout.imaginary], out[layout.bins])
+        opencv().add(turned[layout.real], turned[layout.imaginary], out[layout.bins])
     for place in layout.single:
         out[place] = turned[place]
 
@@ -419,7 +414,7 @@ def mel_filterbank(
     Raises:
         OpError: another dtype or rank, or no bins.
 
-    Source: see `mel_weights`; within 2e-6 of the product in float64, relative to the largest value.
+    Source: see `mel_triangles`; within 2e-6 of the product in float64, relative to the largest value.
     """
     planes = _spectra_planes(spectra)
     out = np.empty((*spectra.shape[:-2], n_mels, planes.shape[2]), np.float32)
@@ -529,7 +524,7 @@ def mfcc_out(
 
 def _log_into(mel: np.ndarray, log_base: str) -> None:
     np.maximum(mel, np.float32(LOG_FLOOR), out=mel)
-    _cv2().log(mel, mel)
+    opencv().log(mel, mel)
     if log_base == "db":
         np.multiply(mel, np.float32(10 / math.log(10)), out=mel)
 

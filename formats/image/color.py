@@ -6,25 +6,33 @@ another rule (its gray conversion is one level away for 0.13 % of all colours, i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import cache
+from collections.abc import Callable
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 from ...engine.arguments import Probability, Range
-from ...engine.errors import OpError
 from ...engine.registry import register_kernel, register_op
-from ...engine.schema import Takes, TensorType
+from ...engine.schema import TensorType
 from ..buffers import scratch
-from .resize import IMAGE
+from ..libraries import opencv
+from .pixels import (
+    IMAGE,
+    RGB,
+    bands,
+    float_scratch,
+    infer_rgb,
+    infer_same,
+    made,
+    require_pixels,
+    stored,
+)
 
 Strength: TypeAlias = Annotated[float, Range(0.0)]
 HueShift: TypeAlias = Annotated[float, Range(0.0, 0.5)]
 Threshold: TypeAlias = Annotated[int, Range(0, 255)]
 Bits: TypeAlias = Annotated[int, Range(1, 8)]
 
-RGB = Takes(dtypes=("uint8",), layouts=("HWC",), channels=(3,))
 LEVELS = np.arange(256)
 GRAY_WEIGHTS = np.array([[19595, 38470, 7471, 32768]], np.float32) / np.float32(65536)
 """BT.601 weights and the half that makes truncation rounding. Multiples of 2**-16, as are all sums below 256: float32 holds
@@ -34,62 +42,6 @@ TRUNCATE = -0.5 + 2.0**-10
 room for errors of float32."""
 EXACT_COUNT = 1 << 24
 """OpenCV's histograms are float32, which counts no further."""
-BAND_PIXELS = 1 << 16
-"""Pixels that are float32 at a time: fewer cost more calls, more leave the cache (a quarter slower at 512x512)."""
-
-
-@cache
-def _cv2() -> Any:
-    import cv2
-
-    return cv2
-
-
-def require_pixels(op: str, image: np.ndarray, channels: tuple[int, ...] = (1, 3, 4)) -> None:
-    """Refuse what is not uint8[h, w, c] with c in `channels`.
-
-    Raises:
-        OpError: another dtype, rank or channel count.
-    """
-    if image.ndim != 3 or image.dtype != np.uint8 or image.shape[2] not in channels:
-        wanted = " or ".join(map(str, channels))
-        raise OpError(f"{op} takes uint8[h, w, {wanted}], got {image.dtype}{list(image.shape)}")
-
-
-def stored(result: np.ndarray, out: np.ndarray) -> None:
-    """See that `out` holds `result`: OpenCV writes into the array given as `dst`, unless it finds that it does not fit."""
-    if result is not out:
-        np.copyto(out, result.reshape(out.shape))
-
-
-def infer_same(given: TensorType, **_: Any) -> TensorType:
-    """The type of an op on images that keeps the shape."""
-    return TensorType(given.shape or (None, None, None), "uint8", "HWC")
-
-
-def infer_rgb(given: TensorType, **_: Any) -> TensorType:
-    """The type of an op on RGB images that keeps the shape."""
-    h, w, _c = given.shape or (None, None, None)
-    return TensorType((h, w, 3), "uint8", "HWC")
-
-
-def made(write: Callable[..., None], image: np.ndarray, *arguments: Any) -> np.ndarray:
-    """A new array of the image's shape, filled by `write(image, out, *arguments)`."""
-    out = np.empty(image.shape, np.uint8)
-    write(image, out, *arguments)
-    return out
-
-
-def bands(height: int, width: int) -> Iterator[slice]:
-    """Rows of the image in runs of about `BAND_PIXELS` pixels."""
-    rows = max(BAND_PIXELS // max(width, 1), 1)
-    return (slice(y, min(y + rows, height)) for y in range(0, height, rows))
-
-
-def float_scratch(name: str, shape: tuple[int, ...]) -> np.ndarray:
-    """`scratch` as float32."""
-    floats: np.ndarray = scratch(name, (*shape, 4)).view(np.float32).reshape(shape)
-    return floats
 
 
 # --- kernels: each writes uint8[h, w, c] into `out`
@@ -98,12 +50,12 @@ def float_scratch(name: str, shape: tuple[int, ...]) -> np.ndarray:
 def _look_up(image: np.ndarray, out: np.ndarray, table: np.ndarray) -> None:
     """`table[v]` of uint8[256]."""
     if image.size:
-        stored(_cv2().LUT(image, table, dst=out), out)
+        stored(opencv().LUT(image, table, dst=out), out)
 
 
 def _look_up_channels(image: np.ndarray, out: np.ndarray, tables: np.ndarray) -> None:
     """`tables[c, v]` of uint8[c, 256]: plane by plane, which is faster than one table of three channels."""
-    cv2, planes = _cv2(), _split(image)
+    cv2, planes = opencv(), _split(image)
     for plane, table in zip(planes, tables):
         stored(cv2.LUT(plane, table, dst=plane), plane)
     stored(cv2.merge(planes, dst=out), out)
@@ -111,7 +63,7 @@ def _look_up_channels(image: np.ndarray, out: np.ndarray, tables: np.ndarray) ->
 
 def _split(image: np.ndarray) -> list[np.ndarray]:
     """The channels of an image with pixels, uint8[h, w] each, in scratch memory."""
-    return list(_cv2().split(image, list(scratch("planes", (image.shape[2], *image.shape[:2])))))
+    return list(opencv().split(image, list(scratch("planes", (image.shape[2], *image.shape[:2])))))
 
 
 def _bytes(values: np.ndarray) -> np.ndarray:
@@ -127,14 +79,14 @@ def write_gray(image: np.ndarray, out: np.ndarray) -> None:
         band = image[rows]
         pixels, luma = float_scratch("pixels", band.shape), float_scratch("luma", band.shape[:2])
         np.copyto(pixels, band)
-        stored(_cv2().transform(pixels, GRAY_WEIGHTS, dst=luma), luma)
+        stored(opencv().transform(pixels, GRAY_WEIGHTS, dst=luma), luma)
         np.copyto(out[rows], luma, casting="unsafe")
 
 
 def _write_three_gray(image: np.ndarray, out: np.ndarray) -> None:
     """BT.601 luma in each of three channels."""
     if image.size:
-        cv2, luma = _cv2(), scratch("gray", image.shape[:2])
+        cv2, luma = opencv(), scratch("gray", image.shape[:2])
         write_gray(image, luma)
         stored(cv2.cvtColor(luma, cv2.COLOR_GRAY2RGB, dst=out), out)
 
@@ -145,7 +97,7 @@ def _invert_into(image: np.ndarray, out: np.ndarray) -> None:
 
 def _solarize_into(image: np.ndarray, out: np.ndarray, threshold: int) -> None:
     if image.size:
-        cv2 = _cv2()
+        cv2 = opencv()
         stored(cv2.threshold(image, threshold - 1, 255, cv2.THRESH_BINARY, dst=out)[1], out)
         np.bitwise_xor(out, image, out=out)
 
@@ -170,7 +122,7 @@ def _histograms(image: np.ndarray) -> np.ndarray:
 
 
 def _counts(image: np.ndarray, channel: int) -> np.ndarray:
-    found: np.ndarray = _cv2().calcHist([image], [channel], None, [256], [0, 256])
+    found: np.ndarray = opencv().calcHist([image], [channel], None, [256], [0, 256])
     return found.ravel().astype(np.int64)
 
 
@@ -208,7 +160,7 @@ def _blending_table(base: int, factor: float) -> np.ndarray:
 def _blend_into(base: np.ndarray, image: np.ndarray, out: np.ndarray, factor: float) -> None:
     """`base + factor * (image - base)`, truncated and clipped."""
     factor = min(max(factor, -1024.0), 1024.0)  # beyond, all is clipped or equal, and OpenCV's integers overflow
-    stored(_cv2().addWeighted(image, factor, base, 1.0 - factor, TRUNCATE, dst=out), out)
+    stored(opencv().addWeighted(image, factor, base, 1.0 - factor, TRUNCATE, dst=out), out)
 
 
 def _brightness_into(image: np.ndarray, out: np.ndarray, factor: float) -> None:
@@ -219,7 +171,7 @@ def _contrast_into(image: np.ndarray, out: np.ndarray, factor: float) -> None:
     if image.size:
         luma = scratch("gray", image.shape[:2])
         write_gray(image, luma)
-        _look_up(image, out, _blending_table(int(_cv2().mean(luma)[0] + 0.5), factor))
+        _look_up(image, out, _blending_table(int(opencv().mean(luma)[0] + 0.5), factor))
 
 
 def _saturation_into(image: np.ndarray, out: np.ndarray, factor: float) -> None:
@@ -237,7 +189,7 @@ def _sharpness_into(image: np.ndarray, out: np.ndarray, factor: float) -> None:
     """The border stays as it is: a 3x3 neighbourhood is missing there."""
     if image.size:
         smooth = scratch("smooth", image.shape)
-        stored(_cv2().filter2D(image, -1, SMOOTH, dst=smooth), smooth)
+        stored(opencv().filter2D(image, -1, SMOOTH, dst=smooth), smooth)
         _blend_into(smooth, image, out, factor)
         for edge in (np.s_[:1], np.s_[-1:], np.s_[:, :1], np.s_[:, -1:]):
             out[edge] = image[edge]
@@ -534,7 +486,7 @@ def jitter_into(image: np.ndarray, out: np.ndarray, factors: Jitter) -> None:
     if not image.size:
         return
     if contrast != 1.0:
-        means = np.array(_cv2().mean(image)[:3])[:, None]
+        means = np.array(opencv().mean(image)[:3])[:, None]
         tables = _bytes(LEVELS * (brightness * contrast) + means * (1.0 - contrast))
         _look_up_channels(image, out, tables)
         image = out
@@ -549,7 +501,7 @@ def jitter_into(image: np.ndarray, out: np.ndarray, factors: Jitter) -> None:
 
 def _turn_into(image: np.ndarray, out: np.ndarray, saturation: float, hue: float) -> None:
     """Scale the saturation of HSV, shift its hue by `hue` turns, keep its value; rounded to the nearest level."""
-    cv2 = _cv2()
+    cv2 = opencv()
     degrees = 360.0 * (hue % 1.0)  # not negative: OpenCV's way back takes hues from 0 to 720
     rule = np.array([[1, 0, 0, degrees], [0, saturation, 0, 0], [0, 0, 1, 0]], np.float32)
     limits = np.tile(np.array([np.inf, 1.0, np.inf], np.float32), image.shape[1])

@@ -26,6 +26,7 @@ from ...engine.arguments import Count
 from ...engine.errors import LimitError, OpError
 from ...engine.registry import OpCall, lookup, register_kernel, register_op
 from ...engine.schema import TensorType
+from ..libraries import opencv
 from ..raw import BytesLike, as_view
 from .exif import INVERSE, SWAPPED, UPRIGHT, apply_orientation, orientation
 from .header import Header, read_header
@@ -330,16 +331,9 @@ def _dct_factor(height: int, width: int, shrink: tuple[str, int, int], turn: int
     return 1
 
 
-@cache
-def _cv2() -> Any:
-    import cv2
-
-    return cv2
-
-
 def _opencv(data: BytesLike, mode: str) -> np.ndarray | None:
     """Decode a plain PNG or WebP; None on any trouble, so that Pillow's message is what the user reads."""
-    cv2 = _cv2()
+    cv2 = opencv()
     try:
         pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION)
     except cv2.error:

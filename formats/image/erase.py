@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import math
-from functools import cache
 from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 
 from ...engine.arguments import Positive, Probability, Range, Size
 from ...engine.registry import register_kernel, register_op
-from .color import RGB, infer_rgb, infer_same, require_pixels, stored
-from .resize import IMAGE, Window
+from ..libraries import opencv
+from .pixels import IMAGE, RGB, infer_rgb, infer_same, require_pixels, stored
+from .resize import Window
 
 ByteValue: TypeAlias = Annotated[int, Range(0, 255)]
 TRIES = 10
 """Rectangles that random_erasing draws before it gives up. Source: torchvision's RandomErasing."""
-
-
-@cache
-def _cv2() -> Any:
-    import cv2
-
-    return cv2
 
 
 def _check_erasing_ranges(**given: Any) -> dict[str, Any]:
@@ -247,7 +240,7 @@ def _mask(
     height, width = image.shape[:2]
     kept = kept_by_grid(height, width, period=period, hole=hole, offset=offset, angle_deg=angle)
     out[...] = 0
-    stored(_cv2().copyTo(image, kept.view(np.uint8), dst=out), out)
+    stored(opencv().copyTo(image, kept.view(np.uint8), dst=out), out)
 
 
 setattr(grid_mask, "check_arguments", _check_periods)  # noqa: B010

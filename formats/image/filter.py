@@ -10,19 +10,9 @@ import numpy as np
 from ...engine.arguments import Positive, Range, Size
 from ...engine.registry import register_kernel, register_op
 from ..buffers import scratch
-from .color import (
-    RGB,
-    TRUNCATE,
-    _cv2,
-    float_scratch,
-    infer_rgb,
-    infer_same,
-    made,
-    require_pixels,
-    stored,
-    write_gray,
-)
-from .resize import IMAGE
+from ..libraries import opencv
+from .color import TRUNCATE, write_gray
+from .pixels import IMAGE, RGB, float_scratch, infer_rgb, infer_same, made, require_pixels, stored
 
 MAX_SIDE = 4095
 """Taps of a Gaussian kernel: more would take seconds on any image."""
@@ -53,7 +43,7 @@ def _check_gaussian(**given: Any) -> dict[str, Any]:
 
 def _gaussian_into(image: np.ndarray, out: np.ndarray, kernel_size: int, sigma: float) -> None:
     if image.size:
-        cv2, side = _cv2(), gaussian_side(kernel_size, sigma)
+        cv2, side = opencv(), gaussian_side(kernel_size, sigma)
         stored(cv2.GaussianBlur(image, (side, side), sigma, dst=out, borderType=cv2.BORDER_REPLICATE), out)
 
 
@@ -102,7 +92,7 @@ def gaussian_blur_out(
 
 def _median_into(image: np.ndarray, out: np.ndarray, radius: int) -> None:
     if image.size:
-        stored(_cv2().medianBlur(image, 2 * radius + 1, dst=out), out)
+        stored(opencv().medianBlur(image, 2 * radius + 1, dst=out), out)
 
 
 @register_op("median_blur", takes=RGB, infer=infer_rgb)
@@ -143,7 +133,7 @@ def _check_sharpen(*, sigma: float, amount: float) -> dict[str, Any]:
 
 def _sharpen_into(image: np.ndarray, out: np.ndarray, sigma: float, amount: float) -> None:
     if image.size:
-        cv2, side = _cv2(), _sharpen_side(sigma)
+        cv2, side = opencv(), _sharpen_side(sigma)
         amount = min(max(amount, -MAX_AMOUNT), MAX_AMOUNT)
         pixels, blurred = float_scratch("pixels", image.shape), float_scratch("blurred", image.shape)
         np.copyto(pixels, image)
@@ -188,7 +178,7 @@ def _check_canny(*, low: float, high: float) -> dict[str, Any]:
 
 def _canny_into(image: np.ndarray, out: np.ndarray, low: float, high: float) -> None:
     if image.size:
-        cv2 = _cv2()
+        cv2 = opencv()
         luma, smooth = scratch("gray", image.shape[:2]), scratch("smooth", image.shape[:2])
         write_gray(image, luma)
         stored(cv2.GaussianBlur(luma, (0, 0), CANNY_SIGMA, dst=smooth, borderType=cv2.BORDER_REPLICATE), smooth)

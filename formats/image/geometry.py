@@ -6,7 +6,6 @@ All but the last work on any dtype, with `layout` telling which axes are rows an
 from __future__ import annotations
 
 import math
-from functools import cache
 from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
@@ -14,9 +13,11 @@ import numpy as np
 from ...engine.arguments import DYNAMIC, Offset, Pixels, Positive, Probability, Range, Size
 from ...engine.errors import OpError
 from ...engine.registry import OpCall, lookup, register_kernel, register_op
-from ...engine.schema import Layout, Takes, TensorType
+from ...engine.schema import Layout, Takes, TensorType, unchanged
 from ..array import WORDS
-from .resize import IMAGE, Interp, Window, prepare_worker_thread, resize_window
+from ..libraries import opencv
+from .pixels import IMAGE
+from .resize import Interp, Window, prepare_worker_thread, resize_window
 
 ByteValue: TypeAlias = Annotated[int, Range(0, 255), DYNAMIC]
 PadMode: TypeAlias = Literal["constant", "reflect", "edge"]
@@ -41,10 +42,6 @@ def _infer_window(given: TensorType, *, h: int | None, w: int | None, **_: Any) 
         return TensorType((None, None, None), given.dtype, given.layout)
     channels = given.shape[2 if given.layout == "HWC" else 0]
     return TensorType((h, w, channels) if given.layout == "HWC" else (channels, h, w), given.dtype, given.layout)
-
-
-def _infer_same(given: TensorType, **_: Any) -> TensorType:
-    return given
 
 
 def _check_window(op: str, h: int, w: int) -> None:
@@ -144,20 +141,13 @@ def random_crop_out(
     np.copyto(out, random_crop(image, h=h, w=w, layout=layout, rng=rng))
 
 
-@cache
-def _cv2() -> Any:
-    import cv2
-
-    return cv2
-
-
 def _flip(image: np.ndarray, layout: str, rows: bool, out: np.ndarray | None = None) -> np.ndarray:
     """Mirror rows or columns, through OpenCV for uint8 pixels (NumPy moves them byte by byte)."""
     height, width = _size(image, layout)
     pixels = layout == "HWC" and image.dtype == np.uint8 and image.shape[2] in (1, 3, 4)
     if pixels and image.flags.c_contiguous and height and width:
         target = np.empty_like(image) if out is None else out
-        _cv2().flip(image, 0 if rows else 1, dst=target)
+        opencv().flip(image, 0 if rows else 1, dst=target)
         return target
     axis = (0 if rows else 1) if layout == "HWC" else (1 if rows else 2)
     turned = np.flip(image, axis)
@@ -167,7 +157,7 @@ def _flip(image: np.ndarray, layout: str, rows: bool, out: np.ndarray | None = N
     return out
 
 
-@register_op("hflip", takes=ANY_IMAGE, infer=_infer_same, random=True)
+@register_op("hflip", takes=ANY_IMAGE, infer=unchanged, random=True)
 def hflip(
     image: np.ndarray, *, prob: Probability = 0.5, layout: Layout, rng: np.random.Generator
 ) -> np.ndarray:
@@ -190,7 +180,7 @@ def hflip_out(
         np.copyto(out, image)
 
 
-@register_op("vflip", takes=ANY_IMAGE, infer=_infer_same, random=True)
+@register_op("vflip", takes=ANY_IMAGE, infer=unchanged, random=True)
 def vflip(
     image: np.ndarray, *, prob: Probability = 0.5, layout: Layout, rng: np.random.Generator
 ) -> np.ndarray:
@@ -287,9 +277,9 @@ def pad_out(
         raise OpError(f"pad(mode={mode!r}) wants an image with pixels, got shape {image.shape}")
     pictures = _pictures(image, out, layout)
     if pictures is not None:
-        border = _cv2().BORDER_REFLECT_101 if mode == "reflect" else _cv2().BORDER_REPLICATE
+        border = opencv().BORDER_REFLECT_101 if mode == "reflect" else opencv().BORDER_REPLICATE
         for source, target in pictures:
-            _cv2().copyMakeBorder(source, top, bottom, left, right, border, dst=target)
+            opencv().copyMakeBorder(source, top, bottom, left, right, border, dst=target)
         return
     first = 0 if layout == "HWC" else 1
     rows = np.take(image, _border(height, top, bottom, mode), axis=first)
@@ -301,8 +291,8 @@ def _surround(image: np.ndarray, out: np.ndarray, amounts: tuple[int, int, int, 
     top, bottom, left, right = amounts
     height, width = _size(image, layout)
     if layout == "HWC" and image.dtype == np.uint8 and 0 < image.shape[2] <= 4 and image.size:
-        border = _cv2().BORDER_CONSTANT
-        _cv2().copyMakeBorder(image, top, bottom, left, right, border, dst=out, value=(int(value),) * 4)
+        border = opencv().BORDER_CONSTANT
+        opencv().copyMakeBorder(image, top, bottom, left, right, border, dst=out, value=(int(value),) * 4)
         return
     fill = np.asarray(value).astype(out.dtype)
     across = left + width + right

@@ -16,7 +16,7 @@ import numpy as np
 from ...engine.arguments import Range
 from ...engine.registry import register_kernel, register_op
 from . import color
-from .color import RGB, infer_rgb
+from .pixels import RGB, infer_rgb
 from .warp import about, require_image, warp_affine
 
 OpCount: TypeAlias = Annotated[int, Range(1, 15)]

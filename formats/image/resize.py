@@ -20,12 +20,13 @@ import numpy as np
 from ...engine.arguments import Pixels, Size
 from ...engine.errors import OpError
 from ...engine.registry import register_kernel, register_op
-from ...engine.schema import Takes, TensorType
+from ...engine.schema import TensorType
 from ..buffers import scratch
+from ..libraries import opencv
+from .pixels import IMAGE
 
 Interp: TypeAlias = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 
-IMAGE = Takes(dtypes=("uint8",), layouts=("HWC",), channels=(1, 3, 4))
 RADIUS = {"bilinear": 1.0, "bicubic": 2.0, "lanczos": 3.0}
 """Half the width of each kernel, in output pixels when shrinking."""
 PHASE_ERROR = 0.0005
@@ -142,19 +143,12 @@ def _pick_columns(image: np.ndarray, columns: np.ndarray, out: np.ndarray) -> No
         source, target = np.ascontiguousarray(image).view(word), out.view(word)
         np.take(source[..., 0], columns, axis=1, out=target[..., 0], mode="clip")
         return
-    cv2, (height, width) = _cv2(), image.shape[:2]
+    cv2, (height, width) = opencv(), image.shape[:2]
     words = scratch("words", (height, width, 4))
     picked = scratch("picked", (height, len(columns), 4))
     cv2.cvtColor(image, cv2.COLOR_RGB2RGBA, dst=words)
     np.take(words.view(np.uint32)[..., 0], columns, axis=1, out=picked.view(np.uint32)[..., 0], mode="clip")
     cv2.cvtColor(picked, cv2.COLOR_RGBA2RGB, dst=out)
-
-
-@cache
-def _cv2() -> Any:
-    import cv2
-
-    return cv2
 
 
 @cache
@@ -219,7 +213,6 @@ def _torch_passes(
 ) -> None:
     """Resize `source` at the scale of `size` to `full`, as far as `target` reaches."""
     # The kernel copies an input with gaps pixel by pixel; NumPy does it by rows.
-    pixels = source
     if not source.flags.c_contiguous:
         source = _compact(source)
     elif not source.flags.writeable:
@@ -234,23 +227,20 @@ def _torch_passes(
         kernel(_as_tensor(source), [rows, source.shape[1]], False, scale_y, 1.0, out=_as_tensor(between))
         source, scale_y = between, 1.0
     kernel(_as_tensor(source), [rows, columns], False, scale_y, scale_x, out=_as_tensor(target))
-    del pixels  # its memory was read up to here
 
 
 class _Memory:
     """Somebody else's memory, described for NumPy."""
 
-    def __init__(self, interface: dict[str, Any]) -> None:
+    def __init__(self, owner: np.ndarray, interface: dict[str, Any]) -> None:
+        self.owner = owner
         self.__array_interface__ = interface
 
 
 def _unlocked(image: np.ndarray) -> np.ndarray:
-    """The same memory without the read-only flag, which torch warns about even where it only reads.
-
-    The result does not keep the memory: `image` must live as long.
-    """
+    """The same memory without the read-only flag, which torch warns about even where it only reads."""
     interface = image.__array_interface__
-    return np.asarray(_Memory(interface | {"data": (interface["data"][0], False)}))
+    return np.asarray(_Memory(image, interface | {"data": (interface["data"][0], False)}))
 
 
 def _compact(image: np.ndarray) -> np.ndarray:

@@ -9,7 +9,6 @@ has -0.5, so `_cubic_tile` builds that one from bilinear look-ups.
 from __future__ import annotations
 
 import math
-from functools import cache
 from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
@@ -17,7 +16,8 @@ import numpy as np
 from ...engine.arguments import Positive, Probability, Range
 from ...engine.errors import OpError
 from ...engine.registry import register_kernel, register_op
-from .color import RGB, infer_rgb, require_pixels, stored
+from ..libraries import opencv
+from .pixels import RGB, infer_rgb, require_pixels, stored
 
 WarpInterp: TypeAlias = Literal["nearest", "bilinear", "bicubic"]
 Fill: TypeAlias = Annotated[int, Range(0, 255)]
@@ -31,13 +31,6 @@ LIMIT = 1e300
 """Entries of a matrix stay below, so that no place overflows."""
 TILE = 128
 """Edge of the output tiles of the bicubic warp: their float images stay in the processor's cache."""
-
-
-@cache
-def _cv2() -> Any:
-    import cv2
-
-    return cv2
 
 
 def require_image(op: str, image: np.ndarray) -> None:
@@ -98,7 +91,7 @@ def warp_affine(image: np.ndarray, out: np.ndarray, matrix: np.ndarray, *, fill:
     if interp == "bicubic":
         _warp_cubic(image, out, matrix, fill)
         return
-    cv2 = _cv2()
+    cv2 = opencv()
     height, width = out.shape[:2]
     kernel = cv2.INTER_NEAREST if interp == "nearest" else cv2.INTER_LINEAR
     flags = kernel | cv2.WARP_INVERSE_MAP
@@ -109,7 +102,7 @@ def warp_affine(image: np.ndarray, out: np.ndarray, matrix: np.ndarray, *, fill:
 
 def _outside(fill: int) -> dict[str, Any]:
     """OpenCV's arguments for a constant around the image."""
-    return {"borderMode": _cv2().BORDER_CONSTANT, "borderValue": (fill,) * 4}
+    return {"borderMode": opencv().BORDER_CONSTANT, "borderValue": (fill,) * 4}
 
 
 def _break_ties(image: np.ndarray, out: np.ndarray, matrix: np.ndarray, fill: int) -> None:
@@ -124,7 +117,7 @@ def _break_ties(image: np.ndarray, out: np.ndarray, matrix: np.ndarray, fill: in
     rows = np.flatnonzero(np.isin(wanted, found).any(axis=0))
     places = np.add(down[:, rows, None], across[:, None, :])
     places = np.trunc(places + np.copysign(0.5 + 1 / TIE_GRID, places)).clip(-1, FLOAT32_WHOLE).astype(np.float32)
-    out[rows] = _cv2().remap(image, *places, _cv2().INTER_NEAREST, **_outside(fill))
+    out[rows] = opencv().remap(image, *places, opencv().INTER_NEAREST, **_outside(fill))
 
 
 def _grid_fractions(coordinates: np.ndarray) -> np.ndarray:
@@ -163,7 +156,7 @@ def _cubic_tile(image: np.ndarray, out: np.ndarray, matrix: np.ndarray, fill: in
 
     Source: Keys 1981, "Cubic convolution interpolation for digital image processing".
     """
-    cv2 = _cv2()
+    cv2 = opencv()
     h, w = image.shape[0] + 4, image.shape[1] + 4  # two pixels of fill around: a slope reaches one further than a pixel
     planes = np.zeros((4, h, w * 4), np.float32)  # four channels: OpenCV is fastest there; less fill, so outside is 0
     pixels, slope_x, slope_y, slope_xy = planes
@@ -214,7 +207,7 @@ def _cubic_places(
     Returns:
         float32[height, width], float32[height, width], float32[height, width, 4].
     """
-    cv2 = _cv2()
+    cv2 = opencv()
     down, across = row[1] * np.arange(height) + (row[2] + 2), row[0] * np.arange(width)
     place = np.add.outer(down, across)
     place = np.clip(place, 0, size - 1, out=place).astype(np.float32)  # the padding is zero, and so is all beyond
@@ -395,7 +388,7 @@ def inverse_perspective(height: int, width: int, inwards: np.ndarray) -> np.ndar
     """
     corners = CORNERS * (width, height) - 0.5
     moved = corners + inwards * (1 - 2 * CORNERS)
-    matrix: np.ndarray = _cv2().getPerspectiveTransform(moved.astype(np.float32), corners.astype(np.float32))
+    matrix: np.ndarray = opencv().getPerspectiveTransform(moved.astype(np.float32), corners.astype(np.float32))
     return matrix
 
 
@@ -454,7 +447,7 @@ def _move_corners(
 ) -> None:
     height, width = image.shape[:2]
     inwards = rng.random((4, 2)) * (distortion * width / 2, distortion * height / 2)
-    cv2 = _cv2()
+    cv2 = opencv()
     matrix = inverse_perspective(height, width, inwards)
     flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
     stored(cv2.warpPerspective(image, matrix, (width, height), dst=out, flags=flags, **_outside(fill)), out)

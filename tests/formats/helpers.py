@@ -7,8 +7,10 @@ from typing import Any
 
 import cv2
 import numpy as np
+import pytest
 from PIL import Image
 
+from dataio.engine.errors import OpError, PlanError
 from dataio.engine.registry import OpCall, OpSpec, lookup, specs
 from dataio.engine.schema import TensorType, type_of
 
@@ -64,6 +66,22 @@ def transform(name: str, **arguments: Any) -> OpCall:
 
 def decoder(name: str, **arguments: Any) -> OpCall:
     return lookup(name, "decoder").call(**arguments)
+
+
+def assert_refused(call: OpCall, value: np.ndarray) -> None:
+    """The plain function and the `out` kernel refuse the value, saying what the op takes."""
+    with pytest.raises(OpError, match=f"{call.name} takes uint8"):
+        run(call, value)
+    with pytest.raises(OpError, match=f"{call.name} takes uint8"):
+        run_out(call, value, np.zeros_like(value))
+
+
+def assert_rgb_only(call: OpCall, channels: int) -> None:
+    """Another channel count is refused for a value, and when a plan is compiled."""
+    with pytest.raises(OpError, match=f"{call.name} takes"):
+        run(call, noise(4, 5, channels))
+    with pytest.raises(PlanError, match=f"{call.name} takes"):
+        call.spec.output_type(TensorType((4, 5, channels), "uint8", "HWC"), call.arguments)
 
 
 def ops_registered_by(*modules: str) -> set[str]:
