@@ -13,7 +13,8 @@ from hypothesis.extra.numpy import arrays
 from dataio.engine.errors import OpError, PlanError
 from dataio.engine.registry import lookup
 from dataio.engine.schema import TensorType
-from dataio.formats.boxes import Anchors, Corners, overlaps
+from dataio.formats.boxes.anchors import Anchors
+from dataio.formats.boxes.rows import Corners, overlaps
 
 from .helpers import noise, ops_registered_by, run, run_out, transform
 
@@ -186,7 +187,7 @@ def test_random_crop_draws_every_threshold():
 def test_random_crop_does_not_depend_on_how_much_it_works_out_at_a_time(monkeypatch):
     boxes, call = spread(30), transform("random_bbox_crop", thresholds=(0.3,))
     expected = [run(call, boxes, seed=seed) for seed in range(20)]
-    monkeypatch.setattr("dataio.formats.boxes.ATTEMPT_OVERLAPS", 31)
+    monkeypatch.setattr("dataio.formats.boxes.geometry.ATTEMPT_OVERLAPS", 31)
     for seed in range(20):
         np.testing.assert_array_equal(run(call, boxes, seed=seed), expected[seed])
 
@@ -267,7 +268,7 @@ def test_who_gets_an_anchor(anchors, boxes, labels):
 def test_encoder_does_not_depend_on_how_much_it_works_out_at_a_time(monkeypatch):
     boxes, call = spread(20), transform("box_encoder", anchors=ANCHORS, iou_threshold=0.2)
     expected = run(call, boxes)
-    monkeypatch.setattr("dataio.formats.boxes.ENCODER_OVERLAPS", 41)
+    monkeypatch.setattr("dataio.formats.boxes.anchors.ENCODER_OVERLAPS", 41)
     np.testing.assert_array_equal(run(call, boxes), expected)
 
 
@@ -392,7 +393,7 @@ WIDTHS = [*((op, args, 5) for op, args in FIVE), *((op, args, 4) for op, args in
 
 
 def test_every_op_is_among_these():
-    assert {op for op, _, _ in WIDTHS} == ops_registered_by("boxes")
+    assert {op for op, _, _ in WIDTHS} == ops_registered_by("boxes.geometry", "boxes.anchors", "boxes.suppression")
 
 
 @pytest.mark.parametrize(("op", "args", "width"), WIDTHS)
