@@ -80,8 +80,9 @@ def kernel_calls(case: Case, value: Any, layout: Any) -> tuple[Any, dict[str, Ca
 def case_spec(case: Case) -> Any:
     """The registered op, or None where it is not registered."""
     from dataio.engine import registry
+    from dataio.engine.calls import OpKind
 
-    kind: registry.OpKind = "decoder" if case.decoder else "transform"
+    kind: OpKind = "decoder" if case.decoder else "transform"
     return next((spec for spec in registry.specs(kind) if spec.name == case.op), None)
 
 

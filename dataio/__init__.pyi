@@ -5,6 +5,9 @@ from . import cond as cond
 from . import decoders as decoders
 from . import transforms as transforms
 from .batches import Batch as Batch
+from .engine.calls import BatchTransform as BatchTransform
+from .engine.calls import Decoder as Decoder
+from .engine.calls import Transform as Transform
 from .engine.custom import CustomOp as CustomOp
 from .engine.custom import custom_op as custom_op
 from .engine.errors import DataioError as DataioError
@@ -14,9 +17,7 @@ from .engine.expr import ConstValue as ConstValue
 from .engine.expr import ConstValue as _ConstValue
 from .engine.expr import ParamRef as ParamRef
 from .engine.expr import ParamRef as _ParamRef
-from .engine.registry import BatchTransform as BatchTransform
-from .engine.registry import Decoder as Decoder
-from .engine.registry import Transform as Transform
+from .engine.registry import register_check as register_check
 from .engine.registry import register_fusion as register_fusion
 from .engine.registry import register_kernel as register_kernel
 from .engine.registry import register_op as register_op

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from .engine.registry import BatchTransform
+from .engine.calls import BatchTransform
 
 def batch_normalize(*, slot: str | int, mean: Sequence[float], std: Sequence[float]) -> BatchTransform:
     """(x - mean) / std for each channel."""

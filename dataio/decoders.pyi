@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from .engine.calls import Decoder
 from .engine.expr import Col, ConstValue, ParamRef
-from .engine.registry import Decoder
 
 def array(
     *,

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from .batches import Batch
 from .engine.batch import FinishedBatch, describe_error
+from .engine.calls import BatchTransform
 from .engine.errors import ClosedError
 from .engine.executors.base import Executor
 from .engine.explain import explain, function_name
 from .engine.physical import Program, compile_chain
 from .engine.plan import Batch as BatchNode
 from .engine.plan import BatchOps, Collate, Filter, GroupBy, Limit, MapBatches, Plan, Scan, Slots, walk
-from .engine.registry import BatchTransform, process_setups
+from .engine.registry import process_setups
 from .engine.rewrite import Rewritten
 from .engine.rules import optimize
 from .engine.run import Experience, Graph, RunOptions

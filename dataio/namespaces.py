@@ -12,8 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 from .engine import registry
+from .engine.calls import CALLS, OpCall, OpKind
 from .engine.errors import did_you_mean
-from .engine.registry import OpCall, OpKind, OpSpec
+from .engine.registry import OpSpec
 
 NAMESPACES: dict[str, OpKind] = {
     "decoders": "decoder",
@@ -55,7 +56,7 @@ def factory(spec: OpSpec) -> Callable[..., OpCall]:
 
 
 MODULES = {kind: module for module, kind in NAMESPACES.items()}
-CALL_NAMES = {kind: call.__name__ for kind, call in registry.CALLS.items()}
+CALL_NAMES = {kind: call.__name__ for kind, call in CALLS.items()}
 
 
 def dress(

@@ -8,10 +8,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from .engine import plan as nodes
+from .engine.calls import BatchTransform
 from .engine.custom import CustomOp, canonical_function
 from .engine.explain import explain as explain_plan
 from .engine.explain import function_name
-from .engine.registry import BatchTransform
 from .engine.rules import optimize
 from .engine.signature import canonical_plan, signature
 from .engine.source import Source

@@ -12,8 +12,9 @@ from types import MethodType
 from typing import Any
 
 from .engine import registry
+from .engine.calls import OpCall
 from .engine.errors import PlanError, did_you_mean
-from .engine.registry import OpCall, OpSpec
+from .engine.registry import OpSpec
 from .namespaces import dress
 
 

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from .engine.calls import BatchTransform, Decoder, OpCall, Transform
 from .engine.expr import Cond, Not
 from .engine.plan import Chain
-from .engine.registry import BatchTransform, Decoder, OpCall, Transform, lookup
+from .engine.registry import lookup
 from .slot_methods import SlotMethods
 
 

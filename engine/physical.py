@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from .calls import OpCall, bodies, draws, is_body, references
 from .errors import PlanError
 from .expr import Col, ParamRef
 from .plan import Chain
-from .registry import Infer, OpCall, Parameter, Reads, bodies, draws, is_body, references
+from .registry import Infer, Parameter, Reads
 from .schema import OBJECT, Layout, Takes, TensorType
 from .source import RangeReader
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
+from .calls import BatchTransform, Decoder, OpCall, Transform
 from .expr import Cond
-from .registry import BatchTransform, Decoder, OpCall, Transform
 from .source import ColumnarSource, Source
 
 

@@ -18,12 +18,12 @@ from functools import cached_property
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from .arguments import check_dynamic, check_value, is_dynamic_annotation, is_dynamic_text
+from .calls import CALLS, OpCall, OpKind
 from .errors import PlanError, did_you_mean
-from .expr import Col, Cond, ConstValue, ParamRef
+from .expr import Col, ConstValue, ParamRef
 from .schema import Takes, TensorType
 
 F = TypeVar("F", bound=Callable[..., Any])
-OpKind: TypeAlias = Literal["decoder", "transform", "batch_transform"]
 KernelKind: TypeAlias = Literal["out", "view", "batched", "batched_out", "original_hw", "setup", "inner_type"]
 Infer: TypeAlias = Callable[..., TensorType]
 Reads: TypeAlias = bool | Literal["ranges"]
@@ -56,158 +56,6 @@ class Parameter:
         if isinstance(value, ConstValue):
             value = value.value
         return check_value(self.annotation, f"{op}({self.name}=)", value)
-
-
-@dataclass(frozen=True, slots=True)
-class OpCall:
-    """An op with its arguments: a value, equal by content, printable, picklable."""
-
-    name: str
-    version: int
-    args: tuple[tuple[str, Any], ...] = ()
-
-    @property
-    def spec(self) -> OpSpec:
-        return lookup(self.name, self.kind)
-
-    @property
-    def kind(self) -> OpKind:
-        raise NotImplementedError
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        return dict(self.args)
-
-    def columns(self) -> tuple[str, ...]:
-        """The record fields that its arguments, and those of ops inside it, read: in order of the signature."""
-        return tuple(dict.fromkeys(leaf.field for leaf in references(self) if isinstance(leaf, Col)))
-
-    def params(self) -> tuple[str, ...]:
-        """Names of the unset parameters among its arguments, and those of ops inside it."""
-        return tuple(dict.fromkeys(leaf.name for leaf in references(self) if isinstance(leaf, ParamRef)))
-
-    def configured(self, values: dict[str, Any]) -> OpCall:
-        """The same call with each `param(...)` that `values` names replaced, and checked."""
-        if not any(name in values for name in self.params()):
-            return self
-        return self.spec.call(**{k: _configured(v, values) for k, v in self.args})
-
-    def canonical(self) -> dict[str, Any]:
-        return {"op": self.name, "version": self.version, "args": {k: canonical_value(v) for k, v in self.args}}
-
-    def __str__(self) -> str:
-        """`resize(h=224, w=224)`: arguments that differ from their defaults."""
-        defaults = {p.name: p.default for p in self.spec.parameters}
-        shown = (f"{k}={_shown(v)}" for k, v in self.args if defaults.get(k, ...) != v)
-        return f"{self.name}({', '.join(shown)})"
-
-
-class Decoder(OpCall):
-    """A registered op that turns a slot's source into a value."""
-
-    __slots__ = ()
-
-    @property
-    def kind(self) -> OpKind:
-        return "decoder"
-
-
-class Transform(OpCall):
-    """A registered op on one record's value."""
-
-    __slots__ = ()
-
-    @property
-    def kind(self) -> OpKind:
-        return "transform"
-
-
-class BatchTransform(OpCall):
-    """A registered op on a whole batch."""
-
-    __slots__ = ()
-
-    @property
-    def kind(self) -> OpKind:
-        return "batch_transform"
-
-
-CALLS: dict[OpKind, type[OpCall]] = {
-    "decoder": Decoder,
-    "transform": Transform,
-    "batch_transform": BatchTransform,
-}
-
-
-def references(value: Any) -> Iterator[Col | ParamRef]:
-    """Every reference in an argument: its own, those of ops inside it, the columns of conditions."""
-    if isinstance(value, (Col, ParamRef)):
-        yield value
-    elif isinstance(value, OpCall):
-        for _, inner in value.args:
-            yield from references(inner)
-    elif isinstance(value, Cond):
-        yield from map(Col, sorted(value.columns()))
-    elif isinstance(value, tuple):
-        for inner in value:
-            yield from references(inner)
-
-
-def is_body(value: Any) -> bool:
-    """True for an argument that holds ops to run inside another op."""
-    return isinstance(value, tuple) and bool(value) and all(isinstance(v, OpCall) for v in value)
-
-
-def bodies(value: Any) -> Iterator[tuple[OpCall, ...]]:
-    """The bodies in an argument, or in a tuple of arguments."""
-    if is_body(value):
-        yield value
-    elif isinstance(value, tuple):
-        for inner in value:
-            yield from bodies(inner)
-
-
-def draws(call: OpCall) -> bool:
-    """True when the op, or one inside it, draws random numbers."""
-    return call.spec.random or any(draws(c) for _, v in call.args for body in bodies(v) for c in body)
-
-
-def type_after(given: TensorType, calls: tuple[OpCall, ...]) -> TensorType:
-    """The type after these ops, one after the other.
-
-    Raises:
-        PlanError: an op refuses what the op before it gives.
-    """
-    for call in calls:
-        given = call.spec.output_type(given, call.arguments)
-    return given
-
-
-def _configured(value: Any, values: dict[str, Any]) -> Any:
-    if isinstance(value, ParamRef):
-        return values.get(value.name, value)
-    if isinstance(value, OpCall):
-        return value.configured(values)
-    if isinstance(value, tuple):
-        return tuple(_configured(v, values) for v in value)
-    return value
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, tuple) and any(isinstance(v, (OpCall, Cond, tuple)) for v in value):
-        return f"[{', '.join(map(_shown, value))}]"
-    return str(value)
-
-
-def canonical_value(value: Any) -> Any:
-    """Plain JSON values for an argument."""
-    if hasattr(value, "canonical"):
-        return value.canonical()
-    if isinstance(value, (tuple, list)):
-        return [canonical_value(v) for v in value]
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    return repr(value)
 
 
 @dataclass(eq=False)
@@ -356,8 +204,7 @@ class OpSpec:
             if p.name not in arguments and p.required:
                 raise TypeError(f"{self.name}() needs the argument {p.name!r}")
             args.append((p.name, p.check(self.name, arguments[p.name]) if p.name in arguments else p.default))
-        check = getattr(self.function, "check_arguments", None)
-        if check is not None:
+        if (check := _checks.get((self.kind, self.name))) is not None:
             args = list(check(**dict(args)).items())
         return CALLS[self.kind](self.name, self.version, tuple(args))
 
@@ -385,6 +232,7 @@ _lock = threading.RLock()
 _specs: dict[tuple[OpKind, str], OpSpec] = {}
 _fusions: dict[str, Fusion] = {}
 _simplifications: dict[str, Simplification] = {}
+_checks: dict[tuple[OpKind, str], Callable[..., dict[str, Any]]] = {}
 _process_setups: list[Callable[[], None]] = []
 _providers: list[str] = ["dataio.formats"]
 _loaded: set[str] = set()
@@ -516,6 +364,20 @@ def register_kernel(op: str, kernel: KernelKind, *, kind: OpKind = "transform") 
 
     def declare(function: F) -> F:
         lookup(op, kind, load=False).kernels[kernel] = function
+        return function
+
+    return declare
+
+
+def register_check(op: str, *, kind: OpKind = "transform") -> Callable[[F], F]:
+    """Declare what an op's arguments must be together: `fn(**arguments) -> dict` returns them, perhaps in another form.
+
+    It raises ValueError or TypeError when a call is built; each argument by itself has been checked by then.
+    """
+
+    def declare(function: F) -> F:
+        with _lock:
+            _checks[(kind, op)] = function
         return function
 
     return declare

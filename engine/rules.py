@@ -10,9 +10,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeAlias
 
+from .calls import Decoder, OpCall, Transform, is_body
 from .expr import All, Cond
 from .plan import Batch, Filter, GroupBy, Limit, Plan, Scan, Select, Shape, Slots, needs_records
-from .registry import Decoder, OpCall, Transform, fusions, is_body, simplifications
+from .registry import fusions, simplifications
 from .rewrite import Rewritten, Rule, rewrite, rule
 
 KEY_FIELDS = ("key", "id", "name", "path", "uri")

@@ -429,17 +429,13 @@ def _arguments(step: Step, row: Row, value: Any) -> dict[str, Any]:
         if found is MISSING:
             raise MissingFieldError(f"{step.op}({name}=) reads field {column!r}, which the record lacks")
         if isinstance(found, str) and not parameter.text:
-            _refuse(step, name, column, found)
+            raise TypeError(f"{step.op}({name}=) reads field {column!r}, which holds {found!r}, not a number")
         arguments[name] = parameter.check(step.op, found)
     if step.random:
         arguments["rng"] = row.rng
     if step.wants_layout:
         arguments["layout"] = step.layout or guess_layout(value)
     return arguments
-
-
-def _refuse(step: Step, name: str, column: str, found: str) -> Any:
-    raise TypeError(f"{step.op}({name}=) reads field {column!r}, which holds {found!r}, not a number")
 
 
 def _check_takes(step: Step, value: Any) -> None:

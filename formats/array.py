@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ..engine.errors import OpError
-from ..engine.registry import register_kernel, register_op
+from ..engine.registry import register_check, register_kernel, register_op
 from ..engine.schema import Layout, Shape, Takes, TensorType
 from .libraries import opencv
 from .raw import BytesLike, DType, as_view
@@ -250,6 +250,7 @@ def _infer_permute(given: TensorType, *, axes: tuple[int, ...]) -> TensorType:
     return TensorType(tuple(given.shape[a] for a in axes), given.dtype, layout)
 
 
+@register_check("permute")
 def _check_permute(*, axes: tuple[int, ...]) -> dict[str, Any]:
     if sorted(axes) != list(range(len(axes))):
         raise ValueError(f"permute(axes=) must name every axis once, from 0 to {len(axes) - 1}, got {axes}")
@@ -304,6 +305,7 @@ def _infer_reshape(given: TensorType, *, shape: tuple[int, ...]) -> TensorType:
     return TensorType(_resolve_reshape(tuple(n for n in given.shape if n is not None), shape), given.dtype)
 
 
+@register_check("reshape")
 def _check_reshape(*, shape: tuple[int, ...]) -> dict[str, Any]:
     if any(n < -1 for n in shape) or shape.count(-1) > 1:
         raise ValueError(f"reshape(shape=) takes counts and at most one -1, got {shape}")
@@ -404,7 +406,3 @@ def unsqueeze(value: np.ndarray, *, axis: int) -> np.ndarray:
     if not -(value.ndim + 1) <= axis <= value.ndim:
         raise OpError(f"unsqueeze(axis={axis}) is out of range for shape {value.shape}")
     return np.expand_dims(value, axis)
-
-
-setattr(permute, "check_arguments", _check_permute)  # noqa: B010
-setattr(reshape, "check_arguments", _check_reshape)  # noqa: B010

@@ -15,7 +15,7 @@ import numpy as np
 from ..engine.arguments import Count, Positive, Size
 from ..engine.batch import FinishedBatch, SlotColumn
 from ..engine.errors import did_you_mean
-from ..engine.registry import register_op
+from ..engine.registry import register_check, register_op
 from .tensor import Fill, check_fill, fill_value
 
 Slot: TypeAlias = str | Count
@@ -302,6 +302,7 @@ def pad_to_longest(
     return batch.with_slots({name: replace(column, dense=out, rows=None)})
 
 
+@register_check("pad_to_longest", kind="batch_transform")
 def _check_padding(**given: Any) -> dict[str, Any]:
     _check_slots("pad_to_longest", given)
     return {**given, "pad_value": check_fill("pad_to_longest(pad_value=)", given["pad_value"])}
@@ -346,6 +347,7 @@ def batch_normalize(
     return batch.with_slots({name: replace(batch.slots[name], dense=out)})
 
 
+@register_check("batch_normalize", kind="batch_transform")
 def _check_normalize(**given: Any) -> dict[str, Any]:
     if len(given["mean"]) != len(given["std"]):
         raise ValueError(
@@ -370,15 +372,11 @@ def batch_shuffle(
     return batch.permuted(rng.permutation(batch.length).tolist())
 
 
+@register_check("mixup", kind="batch_transform")
 def _check_mixup(**given: Any) -> dict[str, Any]:
     return _check_slots("mixup", given)
 
 
+@register_check("cutmix", kind="batch_transform")
 def _check_cutmix(**given: Any) -> dict[str, Any]:
     return _check_slots("cutmix", given)
-
-
-setattr(mixup, "check_arguments", _check_mixup)  # noqa: B010
-setattr(cutmix, "check_arguments", _check_cutmix)  # noqa: B010
-setattr(pad_to_longest, "check_arguments", _check_padding)  # noqa: B010
-setattr(batch_normalize, "check_arguments", _check_normalize)  # noqa: B010

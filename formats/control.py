@@ -13,17 +13,11 @@ from typing import Annotated, Any, TypeAlias
 import numpy as np
 
 from ..engine.arguments import Probability, Range
+from ..engine.calls import OpCall, Transform, type_after
 from ..engine.custom import CustomOp, as_custom
 from ..engine.errors import OpError
 from ..engine.expr import Cond, ConstCond, folded
-from ..engine.registry import (
-    OpCall,
-    Transform,
-    register_kernel,
-    register_op,
-    register_simplification,
-    type_after,
-)
+from ..engine.registry import register_check, register_kernel, register_op, register_simplification
 from ..engine.schema import TensorType
 
 Body: TypeAlias = Any
@@ -80,6 +74,7 @@ def sometimes(value: Any, *, body: Body, prob: Probability = 0.5, rng: np.random
     return body(value) if rng.random() < prob else value
 
 
+@register_check("sometimes")
 def _check_sometimes(*, body: Any, prob: float) -> dict[str, Any]:
     return {"body": _checked_body("sometimes", body), "prob": prob}
 
@@ -120,6 +115,7 @@ def choice(
     return next(arm for arm, weight in zip(reversed(arms), reversed(weights)) if weight > 0)(value)
 
 
+@register_check("choice")
 def _check_choice(*, arms: Any, weights: Any) -> dict[str, Any]:
     checked = _checked_arms("choice", arms)
     if weights is not None:
@@ -163,6 +159,7 @@ def some_of(value: Any, *, n: Annotated[int, Range(1)], arms: Bodies, rng: np.ra
     return value
 
 
+@register_check("some_of")
 def _check_some_of(*, n: int, arms: Any) -> dict[str, Any]:
     checked = _checked_arms("some_of", arms)
     if n > len(checked):
@@ -203,6 +200,7 @@ def select(value: Any, *, arms: Branches, default: Body | None = None) -> Any:
     return value if default is None else default(value)
 
 
+@register_check("select")
 def _check_select(*, arms: Any, default: Any) -> dict[str, Any]:
     if isinstance(arms, (str, bytes)) or not isinstance(arms, Sequence):
         raise TypeError(f"select takes a list of (condition, body) pairs, got {arms!r}")
@@ -272,15 +270,6 @@ def custom(
     return array
 
 
+@register_check("custom")
 def _check_custom(*, function: Any, name: str | None, version: str | None) -> dict[str, Any]:
     return {"function": as_custom(function, name=name, version=version)}  # which holds the other two
-
-
-for _function, _check in (
-    (sometimes, _check_sometimes),
-    (choice, _check_choice),
-    (some_of, _check_some_of),
-    (select, _check_select),
-    (custom, _check_custom),
-):
-    setattr(_function, "check_arguments", _check)  # noqa: B010

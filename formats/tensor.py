@@ -10,7 +10,7 @@ import numpy as np
 
 from ..engine.arguments import DYNAMIC, Count, Range, Size
 from ..engine.errors import OpError
-from ..engine.registry import register_kernel, register_op
+from ..engine.registry import register_check, register_kernel, register_op
 from ..engine.schema import Takes, TensorType, unchanged
 from .array import cast_out
 from .buffers import scratch
@@ -95,11 +95,9 @@ def pad_axis_out(array: np.ndarray, out: np.ndarray, *, axis: int, target: Count
     out[(*before, slice(array.shape[place], None))] = fill_value(value, out.dtype)
 
 
+@register_check("pad_axis")
 def _check_pad_axis(**given: Any) -> dict[str, Any]:
     return {**given, "value": check_fill("pad_axis(value=)", given["value"])}
-
-
-setattr(pad_axis, "check_arguments", _check_pad_axis)  # noqa: B010
 
 
 def _infer_patches(given: TensorType, *, patch_size: int) -> TensorType:

@@ -123,7 +123,7 @@ def namespace_stub(module: str) -> str:
     stub, kind = Stub(), NAMESPACES[module]
     body: list[str] = []
     for spec in registry.specs(kind):
-        returns = stub.need(".engine.registry", CALL_NAMES[kind])
+        returns = stub.need(".engine.calls", CALL_NAMES[kind])
         body += [*stub.function(spec.name, stub.parameters(spec.signature), returns, spec), ""]
     body.append(f"def __getattr__(name: str) -> {stub.need('typing', 'Any')}: ...  # ops that users register")
     return stub.finish(body)

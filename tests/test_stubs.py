@@ -12,7 +12,7 @@ import pytest
 
 from dataio import namespaces
 from dataio.engine import registry
-from dataio.engine.registry import OpCall
+from dataio.engine.calls import OpCall, Transform
 from dataio.slot_methods import SlotMethods
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -54,7 +54,7 @@ def test_factory_makes_a_checked_call() -> None:
     from dataio import transforms
 
     call = transforms.center_crop(h=3, w=4)
-    assert isinstance(call, registry.Transform)
+    assert isinstance(call, Transform)
     assert str(call) == "center_crop(h=3, w=4)"
     with pytest.raises(TypeError, match="by position"):
         transforms.center_crop(3, 4)  # type: ignore[misc]

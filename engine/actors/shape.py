@@ -9,8 +9,8 @@ import numpy as np
 
 from ..actor import Actor, Mailbox, Mark
 from ..batch import FinishedBatch, Job, SlotColumn
+from ..calls import BatchTransform
 from ..errors import BatchError
-from ..registry import BatchTransform
 from ..rng import batch_stream
 from ..work import MorselResult
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from ...engine.arguments import Range
 from ...engine.errors import OpError
-from ...engine.registry import register_kernel, register_op
+from ...engine.registry import register_check, register_kernel, register_op
 from ...engine.schema import Takes, TensorType
 from ..buffers import scratch
 from ..libraries import opencv
@@ -293,6 +293,7 @@ def _check_band(op: str, n_mels: int, sample_rate: int, f_min: float, f_max: flo
         raise ValueError(f"{op} wants a wider band: {n_mels} filters between {f_min} and {top} Hz cannot be told apart")
 
 
+@register_check("spectrogram")
 def _check_spectrogram(**given: Any) -> dict[str, Any]:
     _check_hop("spectrogram", given["n_fft"], given["hop_length"])
     if given["power"] not in (1.0, 2.0):
@@ -300,11 +301,13 @@ def _check_spectrogram(**given: Any) -> dict[str, Any]:
     return given
 
 
+@register_check("mel_filterbank")
 def _check_mel_filterbank(**given: Any) -> dict[str, Any]:
     _check_band("mel_filterbank", given["n_mels"], given["sample_rate"], given["f_min"], given["f_max"])
     return given
 
 
+@register_check("mfcc")
 def _check_mfcc(**given: Any) -> dict[str, Any]:
     _check_hop("mfcc", given["n_fft"], given["hop_length"])
     _check_band("mfcc", given["n_mels"], given["sample_rate"], given["f_min"], given["f_max"])
@@ -527,8 +530,3 @@ def _log_into(mel: np.ndarray, log_base: str) -> None:
     opencv().log(mel, mel)
     if log_base == "db":
         np.multiply(mel, np.float32(10 / math.log(10)), out=mel)
-
-
-setattr(spectrogram, "check_arguments", _check_spectrogram)  # noqa: B010
-setattr(mel_filterbank, "check_arguments", _check_mel_filterbank)  # noqa: B010
-setattr(mfcc, "check_arguments", _check_mfcc)  # noqa: B010

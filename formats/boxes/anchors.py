@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ...engine.arguments import Positive, Probability
-from ...engine.registry import register_kernel, register_op
+from ...engine.registry import register_check, register_kernel, register_op
 from ...engine.schema import TensorType
 from .rows import BOXES, Corners, check_boxes, infer_boxes, overlaps, refuse
 
@@ -123,6 +123,7 @@ def _match(anchors: Corners, boxes: Corners, threshold: float) -> np.ndarray:
     return match
 
 
+@register_check("box_encoder")
 def _check_encoder(**given: Any) -> dict[str, Any]:
     anchors = Anchors(given["anchors"])
     if len(anchors) % 4:
@@ -133,6 +134,3 @@ def _check_encoder(**given: Any) -> dict[str, Any]:
         row = int(bad.argmax())
         raise ValueError(f"box_encoder(anchors) takes x0 < x1 and y0 < y1; anchor {row} is {table[row].tolist()}")
     return {**given, "anchors": anchors}
-
-
-setattr(box_encoder, "check_arguments", _check_encoder)  # noqa: B010

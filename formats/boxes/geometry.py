@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import numpy as np
 
 from ...engine.arguments import Count, Positive, Probability, Range, Size
-from ...engine.registry import register_kernel, register_op
+from ...engine.registry import register_check, register_kernel, register_op
 from ...engine.schema import TensorType
 from .rows import BOXES, BoxFormat, Corners, check_boxes, infer_boxes, infer_some, overlaps
 
@@ -226,14 +226,12 @@ def bbox_crop(boxes: np.ndarray, *, window: BoxWindow, format: Literal["xyxy"] =
     return _cropped(boxes, np.array(window, np.float32))
 
 
+@register_check("bbox_crop")
 def _check_crop(**given: Any) -> dict[str, Any]:
     x0, y0, x1, y1 = np.array(given["window"], np.float32).tolist()
     if not (x0 < x1 and y0 < y1):
         raise ValueError(f"bbox_crop(window=) is x0, y0, x1, y1 with x0 < x1 and y0 < y1, got {given['window']}")
     return given
-
-
-setattr(bbox_crop, "check_arguments", _check_crop)  # noqa: B010
 
 THRESHOLDS = (None, 0.1, 0.3, 0.5, 0.7, 0.9)
 
@@ -301,6 +299,7 @@ def random_bbox_crop(
     return boxes
 
 
+@register_check("random_bbox_crop")
 def _check_random_crop(**given: Any) -> dict[str, Any]:
     for name, most in (("aspect_ratio", np.inf), ("scale", 1.0)):
         low, high = given[name]
@@ -308,6 +307,3 @@ def _check_random_crop(**given: Any) -> dict[str, Any]:
             bound = "" if most == np.inf else " <= 1"
             raise ValueError(f"random_bbox_crop({name}=) is a pair with 0 < low <= high{bound}, got {given[name]}")
     return given
-
-
-setattr(random_bbox_crop, "check_arguments", _check_random_crop)  # noqa: B010

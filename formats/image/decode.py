@@ -23,8 +23,9 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from ...engine.arguments import Count
+from ...engine.calls import OpCall
 from ...engine.errors import LimitError, OpError
-from ...engine.registry import OpCall, lookup, register_kernel, register_op
+from ...engine.registry import lookup, register_check, register_kernel, register_op
 from ...engine.schema import TensorType
 from ..libraries import opencv
 from ..raw import BytesLike, as_view
@@ -51,6 +52,7 @@ BENIGN_JPEG_WARNINGS = (
 """Warnings of libjpeg after which the pixels are whole: every decoder accepts these files."""
 
 
+@register_check("image", kind="decoder")
 def _check_arguments(**given: Any) -> dict[str, Any]:
     mode = given["mode"] = _SYNONYMS.get(given["mode"], given["mode"])
     given["allow_alpha"] = bool(given["allow_alpha"])
@@ -168,9 +170,6 @@ def image(
         pack_into(pixels, planes, rule)
         return planes if layout == "chw" else np.ascontiguousarray(planes.transpose(1, 2, 0))
     return pixels if layout == "hwc" else np.ascontiguousarray(pixels.transpose(2, 0, 1))
-
-
-setattr(image, "check_arguments", _check_arguments)  # noqa: B010
 
 
 @register_kernel("image", "original_hw", kind="decoder")

@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeAlias
 import numpy as np
 
 from ...engine.arguments import Positive, Probability, Range, Size
-from ...engine.registry import register_kernel, register_op
+from ...engine.registry import register_check, register_kernel, register_op
 from ..libraries import opencv
 from .pixels import IMAGE, RGB, infer_rgb, infer_same, require_pixels, stored
 from .resize import Window
@@ -18,6 +18,7 @@ TRIES = 10
 """Rectangles that random_erasing draws before it gives up. Source: torchvision's RandomErasing."""
 
 
+@register_check("random_erasing")
 def _check_erasing_ranges(**given: Any) -> dict[str, Any]:
     low, high = given["scale"]
     if not low <= high <= 1.0:
@@ -120,9 +121,7 @@ def _erase(
         out[box.y : box.y + box.h, box.x : box.x + box.w] = value
 
 
-setattr(random_erasing, "check_arguments", _check_erasing_ranges)  # noqa: B010
-
-
+@register_check("grid_mask")
 def _check_periods(**given: Any) -> dict[str, Any]:
     if given["d_min"] > given["d_max"]:
         raise ValueError(f"grid_mask wants d_min <= d_max, got {given['d_min']}, {given['d_max']}")
@@ -241,6 +240,3 @@ def _mask(
     kept = kept_by_grid(height, width, period=period, hole=hole, offset=offset, angle_deg=angle)
     out[...] = 0
     stored(opencv().copyTo(image, kept.view(np.uint8), dst=out), out)
-
-
-setattr(grid_mask, "check_arguments", _check_periods)  # noqa: B010

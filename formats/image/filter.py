@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeAlias
 import numpy as np
 
 from ...engine.arguments import Positive, Range, Size
-from ...engine.registry import register_kernel, register_op
+from ...engine.registry import register_check, register_kernel, register_op
 from ..buffers import scratch
 from ..libraries import opencv
 from .color import TRUNCATE, write_gray
@@ -30,6 +30,7 @@ def gaussian_side(kernel_size: int, sigma: float) -> int:
     return min(kernel_size, 2 * math.ceil(4.0 * sigma) + 1)
 
 
+@register_check("gaussian_blur")
 def _check_gaussian(**given: Any) -> dict[str, Any]:
     size, low, high = given["kernel_size"], given["sigma_lo"], given["sigma_hi"]
     if size % 2 == 0:
@@ -125,6 +126,7 @@ def _sharpen_side(sigma: float) -> int:
     return 2 * math.ceil(2.0 * sigma) + 1
 
 
+@register_check("sharpen")
 def _check_sharpen(*, sigma: float, amount: float) -> dict[str, Any]:
     if (taps := _sharpen_side(sigma)) > MAX_SIDE:
         raise ValueError(f"sharpen takes kernels of up to {MAX_SIDE} taps, got {taps} (2 sigma to each side)")
@@ -170,6 +172,7 @@ def sharpen_out(image: np.ndarray, out: np.ndarray, *, sigma: Positive = 1.0, am
     _sharpen_into(image, out, sigma, amount)
 
 
+@register_check("canny")
 def _check_canny(*, low: float, high: float) -> dict[str, Any]:
     if low >= high:
         raise ValueError(f"canny wants 0 < low < high, got low={low}, high={high}")
@@ -211,8 +214,3 @@ def canny_out(image: np.ndarray, out: np.ndarray, *, low: Positive, high: Positi
     """`canny` into `out`."""
     require_pixels("canny", image, (3,))
     _canny_into(image, out, low, high)
-
-
-setattr(gaussian_blur, "check_arguments", _check_gaussian)  # noqa: B010
-setattr(sharpen, "check_arguments", _check_sharpen)  # noqa: B010
-setattr(canny, "check_arguments", _check_canny)  # noqa: B010

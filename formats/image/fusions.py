@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...engine.registry import OpCall, Transform, lookup, register_fusion
+from ...engine.calls import OpCall, Transform
+from ...engine.registry import lookup, register_fusion
 
 RESIZES = ("resize", "resize_short", "resize_long", "fit_to_bucket")
 

@@ -11,8 +11,9 @@ from typing import Annotated, Any, Literal, TypeAlias
 import numpy as np
 
 from ...engine.arguments import DYNAMIC, Offset, Pixels, Positive, Probability, Range, Size
+from ...engine.calls import OpCall
 from ...engine.errors import OpError
-from ...engine.registry import OpCall, lookup, register_kernel, register_op
+from ...engine.registry import lookup, register_check, register_kernel, register_op
 from ...engine.schema import Layout, Takes, TensorType, unchanged
 from ..array import WORDS
 from ..libraries import opencv
@@ -329,6 +330,7 @@ def _infer_fixed(given: TensorType, *, h: int, w: int, **_: Any) -> TensorType:
     return TensorType((h, w, channels), "uint8", "HWC")
 
 
+@register_check("random_resized_crop")
 def _check_ranges(**given: Any) -> dict[str, Any]:
     if not given["scale_lo"] <= given["scale_hi"] <= 1.0:
         raise ValueError(
@@ -456,7 +458,4 @@ def random_resized_crop_out(
     box = random_box(image.shape[0], image.shape[1], (scale_lo, scale_hi), (ratio_lo, ratio_hi), rng)
     cut = image[box.y : box.y + box.h, box.x : box.x + box.w]
     resize_window(cut, out, (h, w), Window(0, 0, h, w), interp)
-
-
-setattr(random_resized_crop_op, "check_arguments", _check_ranges)  # noqa: B010
 register_kernel("random_resized_crop", "setup")(prepare_worker_thread)

@@ -11,8 +11,9 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
+from ...engine.calls import OpCall
 from ...engine.errors import OpError
-from ...engine.registry import OpCall, lookup, register_kernel, register_op
+from ...engine.registry import lookup, register_check, register_kernel, register_op
 from ...engine.schema import Takes, TensorType
 from ..buffers import scratch
 from ..libraries import opencv
@@ -118,6 +119,8 @@ def _check_channels(channels: int | None, mean: Means | None) -> None:
         raise ValueError(f"mean and std have {len(mean)} entries, the image {channels} channels")
 
 
+@register_check("normalize")
+@register_check("normalize_chw_from_hwc_u8")
 def _check_mean_std(*, mean: Means, std: Means, **others: Any) -> dict[str, Any]:
     if not mean or len(mean) != len(std):
         raise ValueError(f"mean and std need one entry per channel, got {len(mean)} and {len(std)}")
@@ -305,7 +308,3 @@ def normalize_chw_out(planes: np.ndarray, out: np.ndarray, *, mean: Means, std: 
         return
     for plane, target, m, d in zip(planes, out, mean, std):  # x / std - mean / std in one pass over memory
         opencv().transform(plane, np.array([[1.0 / d, -m / d]]), dst=target)
-
-
-setattr(normalize_chw, "check_arguments", _check_mean_std)  # noqa: B010
-setattr(normalize_chw_from_hwc_u8, "check_arguments", _check_mean_std)  # noqa: B010

@@ -15,7 +15,7 @@ import numpy as np
 
 from ...engine.arguments import Positive, Probability, Range
 from ...engine.errors import OpError
-from ...engine.registry import register_kernel, register_op
+from ...engine.registry import register_check, register_kernel, register_op
 from ..libraries import opencv
 from .pixels import RGB, infer_rgb, require_pixels, stored
 
@@ -285,6 +285,7 @@ def affine_out(
     warp_affine(image, out, matrix, fill=fill, interp=interp)
 
 
+@register_check("random_affine")
 def _check_scale_range(**given: Any) -> dict[str, Any]:
     low, high = given["scale_range"]
     if low > high:
@@ -368,9 +369,6 @@ def random_affine_out(
         fill=fill,
         interp=interp,
     )
-
-
-setattr(random_affine, "check_arguments", _check_scale_range)  # noqa: B010
 
 CORNERS = np.array([(0, 0), (1, 0), (1, 1), (0, 1)], np.float64)
 """Top left, top right, bottom right, bottom left, as shares of (w, h)."""

@@ -15,11 +15,11 @@ import pytest
 import dataio
 from dataio.engine import registry
 from dataio.engine.arguments import Offset, Pixels, Probability, Size
+from dataio.engine.calls import OpCall, Transform
 from dataio.engine.errors import PlanError
 from dataio.engine.registry import (
-    OpCall,
-    Transform,
     lookup,
+    register_check,
     register_fusion,
     register_kernel,
     register_op,
@@ -128,7 +128,7 @@ def test_a_required_argument() -> None:
         transform("needy")
 
 
-def test_check_arguments_sees_them_all() -> None:
+def test_a_check_sees_all_arguments() -> None:
     def pair(value: Any, *, low: int, high: int) -> Any:
         return value
 
@@ -137,8 +137,8 @@ def test_check_arguments_sees_them_all() -> None:
             raise ValueError("low > high")
         return {"low": low, "high": high}
 
-    pair.check_arguments = check  # type: ignore[attr-defined]
     register_op("pair")(pair)
+    register_check("pair")(check)
     assert transform("pair", low=1, high=2).arguments == {"low": 1, "high": 2}
     with pytest.raises(ValueError, match="low > high"):
         transform("pair", low=3, high=2)

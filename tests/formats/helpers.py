@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from dataio.engine.calls import OpCall
 from dataio.engine.errors import OpError, PlanError
-from dataio.engine.registry import OpCall, OpSpec, lookup, specs
+from dataio.engine.registry import OpSpec, lookup, specs
 from dataio.engine.schema import TensorType, type_of
 
 

@@ -16,7 +16,8 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 import dataio
-from dataio.engine.registry import OpCall, lookup
+from dataio.engine.calls import OpCall
+from dataio.engine.registry import lookup
 from dataio.engine.schema import Layout, Shape
 
 from .helpers import encode, photo

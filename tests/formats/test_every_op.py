@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 import dataio
+from dataio.engine.calls import OpCall, draws
 from dataio.engine.errors import OpError, PlanError
 from dataio.engine.physical import compile_calls
-from dataio.engine.registry import OpCall, OpSpec, draws, specs
+from dataio.engine.registry import OpSpec, specs
 from dataio.engine.schema import Takes, TensorType, type_of
 from dataio.engine.work import BoundBody, Row, bind_steps
 from dataio.formats import OP_MODULES

@@ -10,7 +10,7 @@ import pytest
 
 import dataio
 from dataio import transforms
-from dataio.engine.registry import OpCall, draws
+from dataio.engine.calls import OpCall, draws
 from dataio.engine.schema import type_of
 
 from .helpers import injected, noise, transform
