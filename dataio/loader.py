@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from .batches import Batch
+from .engine.actor import Mark
 from .engine.batch import FinishedBatch, describe_error
 from .engine.calls import BatchTransform
 from .engine.errors import ClosedError
@@ -340,29 +341,51 @@ class LoaderIterator:
         return self
 
     def __next__(self) -> Any:
-        stats = self._graph.stats
+        while (message := self.take()) is not None:
+            if self.deliver(message[0]):
+                return message[1]
+        raise StopIteration
+
+    def take(self) -> tuple[FinishedBatch, Any] | None:
+        """Wait for the next batch; None at the end, or once `interrupt` was called. May run on a thread of its own."""
         if self._busy_since:
-            stats.consumer_busy_ns += time.perf_counter_ns() - self._busy_since
-        while True:
-            if self.exhausted or self._loader._resources.closed:
-                raise StopIteration
-            try:
-                message = self._graph.next()
-            except BaseException:
-                self.exhausted = True
-                self._finalizer()
-                raise
-            if message is None:
-                self.exhausted = True
-                self._finalizer.detach()
-                if not self._loader._resources.closed:  # by another thread, while this one waited
-                    self._loader._epoch += 1
-                raise StopIteration
-            finished, result = message
-            self._report(finished)
-            if finished.length or self._loader._emit_empty:
-                self._busy_since = time.perf_counter_ns()
-                return result
+            self._graph.stats.consumer_busy_ns += time.perf_counter_ns() - self._busy_since
+            self._busy_since = 0
+        if self.exhausted or self._loader._resources.closed:
+            return None
+        try:
+            message = self._graph.next()
+        except BaseException:
+            self.exhausted = True
+            self._finalizer()
+            raise
+        if self.exhausted:  # interrupted while this thread waited
+            self._finalizer()
+            return None
+        if message is None:
+            self.exhausted = True
+            self._finalizer.detach()
+            if not self._loader._resources.closed:  # by another thread, while this one waited
+                self._loader._epoch += 1
+        return message
+
+    def deliver(self, finished: FinishedBatch) -> bool:
+        """Note, on the consumer's thread, that it gets this batch; False for one that is to be left out."""
+        self._report(finished)
+        if not finished.length and not self._loader._emit_empty:
+            return False
+        self._busy_since = time.perf_counter_ns()
+        return True
+
+    def interrupt(self) -> None:
+        """End the pass from another thread, without waiting: whoever waits in `take` gets None; `close` is still due."""
+        self.exhausted = True
+        self._graph.delivery.put(Mark.END)
+
+    def close(self) -> None:
+        """Stop the pass before its end; idempotent."""
+        self.exhausted = True
+        self._finalizer()
 
     def _report(self, finished: FinishedBatch) -> None:
         log, hook = self._loader._log, self._loader._hook
