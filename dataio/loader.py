@@ -31,6 +31,7 @@ from .io.resolve import read_source
 from .outputs import find_adapter, on_device, pinned
 
 if TYPE_CHECKING:
+    from .aio import AsyncLoaderIterator
     from .pipelines import BoundPipeline
 
 logger = logging.getLogger("dataio.rows")
@@ -227,6 +228,15 @@ class DataLoader:
         iterator = LoaderIterator(self, graph)
         self._resources.iterator = weakref.ref(iterator)
         return iterator
+
+    def aiter(self) -> AsyncLoaderIterator:
+        """An epoch for asyncio: `async with loader.aiter() as batches: async for batch in batches: ...`.
+
+        Waiting for a batch never blocks the event loop. Cancelling the task or leaving the block stops the pass.
+        """
+        from .aio import AsyncLoaderIterator
+
+        return AsyncLoaderIterator(self)
 
     def _compiled(self) -> tuple[Program, Plan]:
         if self._optimised is None:
