@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 import threading
 import time
@@ -19,13 +20,14 @@ from .engine.executors.base import Executor
 from .engine.explain import explain, function_name
 from .engine.physical import Program, compile_chain
 from .engine.plan import Batch as BatchNode
-from .engine.plan import BatchOps, Collate, Filter, GroupBy, Limit, MapBatches, Plan, Scan, Slots, walk
+from .engine.plan import BatchOps, Collate, Filter, GroupBy, Limit, MapBatches, Plan, Scan, Shape, Slots, walk
 from .engine.registry import process_setups
 from .engine.rewrite import Rewritten
 from .engine.rules import optimize
 from .engine.run import Experience, Graph, RunOptions
 from .engine.settings import default_executor
-from .engine.stats import RunStats
+from .engine.stats import RunStats, op_stats
+from .engine.trace import Recorder
 from .io.ranges import close_files, open_ranges
 from .io.resolve import read_source
 from .outputs import find_adapter, on_device, pinned
@@ -33,6 +35,7 @@ from .outputs import find_adapter, on_device, pinned
 if TYPE_CHECKING:
     from .aio import AsyncLoaderIterator
     from .pipelines import BoundPipeline
+    from .report import Report
 
 logger = logging.getLogger("dataio.rows")
 
@@ -58,7 +61,8 @@ def make_loader(
     if device is not None and not isinstance(device, str):
         raise TypeError(f"device must be a str, got {device!r}")
     _check_pinning(pin_memory)
-    if name == "torch" and (pin_memory is True or (pin_memory == "auto" and str(device).startswith("cuda"))):
+    pins = name == "torch" and (pin_memory is True or (pin_memory == "auto" and str(device).startswith("cuda")))
+    if pins:
         adapter = pinned(adapter)
     if device is not None:
         adapter = on_device(name, adapter, device)
@@ -83,6 +87,7 @@ def make_loader(
         wrap=lambda finished: Batch(finished, name, adapter, ragged),
         emit_empty=bool(emit_empty_batches),
         log_errors=log_errors,
+        pins=pins,
     )
 
 
@@ -180,11 +185,13 @@ class DataLoader:
         wrap: Callable[[FinishedBatch], Any],
         emit_empty: bool,
         log_errors: bool | Callable[[dict[str, Any]], Any],
+        pins: bool = False,
     ) -> None:
         self._options = options
         self._kind = kind
         self._wrap = wrap
         self._emit_empty = emit_empty
+        self._pinned = pins
         self._log = _log_row if log_errors is True else log_errors or None
         self._logical: Plan = bound.plan(whole_records=options.context is not None)
         self._optimised: Rewritten | None = None
@@ -270,16 +277,113 @@ class DataLoader:
         return explain(self._logical, self._optimised)
 
     def stats(self) -> dict[str, Any]:
-        """Counters since the loader was made: samples, bytes, time and count per op, stalls, queue depths."""
-        self._check_open()
-        out = self._stats.as_dict()
-        executor = self._resources.executor
-        out["buffers"] = executor.buffers.stats() if executor is not None else {}
-        return out
+        """Counters since the loader was made: samples, bytes, time and count per op and stage, stalls, queue depths.
 
-    def report(self) -> str:
-        """A few lines that say how fast it went, who was slow, and where the workers' time went."""
-        return self._stats.report()
+        `process` has what is shared by the process: its buffers, pinned ones, and `dataio.op_stats()`. All times are in
+        nanoseconds.
+        """
+        self._check_open()
+        executor = self._resources.executor
+        buffers = executor.buffers.stats() if executor is not None else {}
+        return {
+            **self._stats.as_dict(),
+            **self._policy(),
+            "queue_depths": self._depths(),
+            "buffers": buffers,
+            "bottleneck": self.report().bottleneck,
+            "process": {"host_pool": buffers, "pinned_pool": {}, "op_stats": op_stats()},
+        }
+
+    def diagnostics(self) -> dict[str, Any]:
+        """What is in flight, what each stage took, and the bounds that hold. Times are in nanoseconds.
+
+        `inflight` counts records that are being worked on, `inflight_records` and `inflight_batches` all that the consumer
+        has not taken; each with the most there was at a time.
+        """
+        self._check_open()
+        stats, graph, options = self._stats, self._resources.graph, self._options
+        shape = next(n for n in walk(self._logical) if isinstance(n, Shape))
+        size = shape.size if isinstance(shape, BatchNode) else None
+        return {
+            "samples_submitted": stats.submitted,
+            "samples_completed": stats.completed,
+            "samples_failed": stats.failed,
+            "inflight": stats.inflight,
+            "inflight_max": stats.inflight_max,
+            "inflight_batches": graph.batches_in_flight if graph is not None else 0,
+            "inflight_batches_max": stats.inflight_batches_max,
+            "inflight_records": stats.inflight_records,
+            "inflight_records_max": stats.inflight_records_max,
+            **self._policy(),
+            "queue_depths": self._depths(),
+            "stages": stats.stages(),
+            "stream_config": {
+                "prefetch_records": None if size is None else size * shape.prefetch,
+                "prefetch_batches": shape.prefetch,
+                "order": options.order,
+                "cpu_workers_effective": stats.workers,
+                "io_workers_shared": 0,  # the workers read
+                "batch_credit_limit": shape.prefetch,
+                "record_credit_limit": options.concurrency,
+            },
+        }
+
+    def _policy(self) -> dict[str, Any]:
+        least = self._options.min_survivors
+        return {
+            "failure_policy": "strict" if least is None else "min_survivors",
+            "min_survivors": least,
+            "pinned": self._pinned,
+            "retain_samples": False,  # what a record was made from is let go once it is in its batch
+        }
+
+    def _depths(self) -> dict[str, dict[str, int]]:
+        graph, stats = self._resources.graph, self._stats
+        ahead = graph.batches_in_flight if graph is not None else 0
+        boxes = graph.depths() if graph is not None else stats.depths
+        return {
+            "source_batches": {"current": ahead, "max": stats.inflight_batches_max},
+            **{name: {"current": now, "max": high} for name, (now, high) in boxes.items()},
+        }
+
+    def report(self) -> Report:
+        """Which stage the others wait for, each stage's busy and blocked share, what would be gained, and the one setting
+        to change. Print it, or read its fields.
+        """
+        from .report import Setup, make_report
+
+        executor = self._resources.executor
+        workers = {"kind": "process" if hasattr(executor, "pids") else "thread", "gil_share": None}
+        plan = self._logical if self._optimised is None else self._optimised.plan
+        return make_report(self._stats, Setup(plan, self._options, workers["kind"], workers["gil_share"]))
+
+    def trace(self, path: str | os.PathLike[str], *, events: int = 100_000) -> Recorder:
+        """Record from now on what source, workers, batch ops and training loop do, for ui.perfetto.dev.
+
+        The file (Chrome trace events, JSON) is written whenever a pass ends, however it ends, and holds the last `events`
+        events. Recording ends with `close()` of what is returned, which is a context manager.
+
+        Raises:
+            OSError: the file cannot be written.
+            ValueError: `events` is less than 1.
+        """
+        self._check_open()
+        return Recorder(path, self._stats, events)
+
+    def progress(self, **options: Any) -> Iterator[Any]:
+        """Iterate with a tqdm bar: records, rate, the share of time spent waiting for batches, failed records.
+
+        `options` go to `tqdm.auto.tqdm`, which picks the form for terminal or notebook.
+        """
+        from .progress import progress
+
+        return progress(self, self._records_of_pass(), options)
+
+    def _records_of_pass(self) -> int | None:
+        shape = next(n for n in walk(self._logical) if isinstance(n, Shape))
+        if not isinstance(shape, BatchNode) or (records := _record_count(self._logical)) is None:
+            return None
+        return min(records, len(self) * shape.size)
 
     def set_metrics_hook(self, hook: Callable[[dict[str, int]], Any] | None) -> None:
         """Call `hook({"batch_id", "n_samples", "n_errors"})` on the consumer's thread after each delivered batch."""

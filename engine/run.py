@@ -24,8 +24,9 @@ from .errors import BatchError, InternalError
 from .executors.base import Executor
 from .physical import Program
 from .plan import Batch, BatchOps, MapBatches, Plan, Shape, Slots, walk
-from .settings import drain_timeout
+from .settings import drain_timeout, pipeline_trace
 from .stats import RunStats
+from .trace import Recorder, Snapshots
 from .work import MorselResult
 
 
@@ -70,7 +71,7 @@ class Experience:
     def morsel(self, result: MorselResult) -> None:
         """Note how long a morsel took."""
         if result.length:
-            each = sum(total for total, _, _ in result.counters.values()) / result.length
+            each = sum(spent[0] for spent in result.counters.values()) / result.length
             self.record_ns += (each - self.record_ns) * (0.2 if self.record_ns else 1.0)
 
 
@@ -113,6 +114,10 @@ class Graph:
         self._concurrency = options.concurrency
         self._stopping = threading.Event()
         self.stopped = self._stopping.is_set
+        self.wait_stopped = self._stopping.wait
+        self._handed_out = 0
+        self._closed = False
+        stats.inline = program.inline
 
         prefetch = self.shape.prefetch
         self.batch_credits = Credits(prefetch)
@@ -129,6 +134,7 @@ class Graph:
             self.next_mailbox = self.delivery
         for actor in self.actors:
             actor.start()
+        self._snapshots = Snapshots(self) if pipeline_trace() else None
 
     # ---------------------------------------------------------------- called by actors and workers
 
@@ -198,22 +204,43 @@ class Graph:
         """
         started = time.perf_counter_ns()
         message = self.delivery.get()
-        self.stats.consumer_wait_ns += time.perf_counter_ns() - started
+        got = time.perf_counter_ns()
+        self.stats.consumer_wait_ns += got - started
         if message is Mark.END:
             self.close()
             return None
         if isinstance(message, BaseException):
             self.close()
             raise message
+        self.stats.inflight_batches_max = max(self.stats.inflight_batches_max, self.batches_in_flight)
         self.batch_credits.give()
         finished, result = message if isinstance(message, tuple) else (message, None)
         if not isinstance(finished, FinishedBatch):
             raise InternalError(f"the delivery queue held {message!r}")
-        self.stats.delivered += finished.length
-        self.stats.batches += 1
+        self.stats.took(finished.length, finished.submitted)
         if result is None and not self.batch_maps:
             result = self.wrap(finished)
+        if self.stats.trace is not None:
+            self._record(self.stats.trace, finished, started, got)
+        self._handed_out = time.perf_counter_ns()
         return finished, result
+
+    def _record(self, trace: Recorder, finished: FinishedBatch, asked: int, got: int) -> None:
+        """The consumer's time since it was given the batch before, and the queues it found."""
+        if self._handed_out:
+            trace.span("consumer", "training loop", self._handed_out, asked)
+        trace.span("consumer", f"waits for batch {finished.number}", asked, got, batch=finished.number)
+        trace.depth("batches in flight", batches=self.batches_in_flight)
+        trace.depth("messages waiting", **{name: now for name, (now, _) in self.depths().items()})
+
+    @property
+    def batches_in_flight(self) -> int:
+        """Batches whose credit is out: being cut, worked on, or finished and not taken."""
+        return 0 if self.stopped() else max(0, self.batch_credits.total - self.batch_credits.free)
+
+    def depths(self) -> dict[str, tuple[int, int]]:
+        """Messages in each mailbox: now, and at most so far."""
+        return {box.name: (len(box), box.high) for box in (self.shape_mailbox, self.next_mailbox, self.delivery)}
 
     def close(self) -> None:
         """Stop every actor and wait for its thread (a source that never returns is left to end by itself)."""
@@ -227,9 +254,10 @@ class Graph:
         for actor in self.actors:
             if actor.thread is not threading.current_thread() and actor.thread.ident is not None:
                 actor.thread.join(max(0.0, deadline - time.monotonic()))
-        self.stats.depths = {
-            box.name: (len(box), box.high) for box in (self.shape_mailbox, self.next_mailbox, self.delivery)
-        }
+        first = not self._closed
+        self._closed = True
+        if first:
+            self.stats.ended(self.depths())
         # What was finished but never taken must not keep its buffers.
         for actor in self.actors:
             if isinstance(actor, ShapeActor) and not actor.thread.is_alive():
@@ -239,6 +267,10 @@ class Graph:
             while True:
                 self.delivery._queue.get_nowait()
         self.delivery.put(Mark.END)  # for a consumer that waits on another thread
+        if self._snapshots is not None:
+            self._snapshots.join()
+        if first and self.stats.trace is not None:
+            self.stats.trace.save()
 
     @property
     def alive(self) -> bool:

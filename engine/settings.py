@@ -95,6 +95,13 @@ def one_of(*choices: str) -> Callable[[str], str]:
     return parse
 
 
+def on_or_off(text: str) -> bool:
+    """A parser for 0 and 1."""
+    if text not in ("0", "1"):
+        raise ValueError("wants 0 or 1")
+    return text == "1"
+
+
 def usable_cores() -> int:
     """Cores this process may run on, at least 2 so that a slow record does not stop the others."""
     try:
@@ -125,7 +132,21 @@ DRAIN_TIMEOUT = Setting(
     whole_number(0),
     lambda: 5000,
 )
-SETTINGS: tuple[Setting[Any], ...] = (CPU_WORKERS, EXECUTOR, DRAIN_TIMEOUT)
+DETAILED_STATS = Setting(
+    "DATAIO_DETAILED_STATS",
+    "0",
+    "1 keeps dataio.op_stats(), what each op took in the whole process",
+    on_or_off,
+    lambda: False,
+)
+PIPELINE_TRACE = Setting(
+    "DATAIO_PIPELINE_TRACE",
+    "0",
+    "1 prints where each running loader stands to stderr, every 500 ms",
+    on_or_off,
+    lambda: False,
+)
+SETTINGS: tuple[Setting[Any], ...] = (CPU_WORKERS, EXECUTOR, DRAIN_TIMEOUT, DETAILED_STATS, PIPELINE_TRACE)
 
 
 def cpu_workers() -> int:
@@ -141,3 +162,13 @@ def default_executor() -> str:
 def drain_timeout() -> float:
     """Seconds that closing a loader waits for work in flight."""
     return DRAIN_TIMEOUT.get() / 1000
+
+
+def detailed_stats() -> bool:
+    """Whether ops are counted for the whole process."""
+    return DETAILED_STATS.get()
+
+
+def pipeline_trace() -> bool:
+    """Whether graphs print snapshots."""
+    return PIPELINE_TRACE.get()

@@ -1,20 +1,46 @@
-"""Counters of one loader: per op time and count, bytes, queue depths, stalls; and the report made of them."""
+"""Counters of one loader, and of the ops of the whole process.
+
+They are added to once per morsel or batch, never per record, and always kept: reports, traces, the progress bar and exports
+read the same numbers.
+"""
 
 from __future__ import annotations
 
+import threading
 import time
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .work import MorselResult
+from .settings import detailed_stats
+from .work import MorselResult, Spent, add_spent
+
+if TYPE_CHECKING:
+    from .trace import Recorder
+
+Ops = dict[tuple[str, str], Spent]
+"""What each op took, by `(stage, op)`."""
+
+STAGES = ("read", "decode", "transform", "collate")
+_COLLATE = ("collate", "collate")
 
 
 @dataclass(slots=True)
 class RunStats:
     """What happened since the loader was made.
 
-    Each field has one writer: the Source actor (`source_*`, `submitted`), the Shape actor (ops, `bytes_read`,
-    `completed`, `failed`), the BatchOps actor (`batch_ops`), the consumer's thread (`delivered`, `consumer_*`).
+    Each field has one writer: the Source actor (`source_*`, `submitted`), the Shape actor (`ops`, `worker_*`, `collate`,
+    `bytes_read`, `completed`, `failed`, `inflight_max`), the BatchOps actor (`batch_ops`), the consumer's thread
+    (`delivered`, `taken`, `batches`, `dropped`, `given_up`, `consumer_*`, `inflight_*_max`).
+
+    Attributes:
+        submitted, completed, failed: records handed to the workers, finished, and failed.
+        delivered, taken, batches: survivors and all records of the batches that the consumer took; their number.
+        dropped, given_up: records not finished, and not taken by the consumer, when the passes so far were left.
+        inline: whether the Source actor's thread does the workers' work, since there is next to none.
+        worker_busy_ns, worker_cpu_ns: time of all workers over morsels, and how much of it they were on a core.
+        ops, batch_ops, collate: what each op, batch transform or map, and putting a batch together took.
+        depths: messages in each mailbox of a pass that has ended, (at the end, at most).
+        trace: where spans go while somebody records them.
     """
 
     workers: int = 1
@@ -23,37 +49,110 @@ class RunStats:
     completed: int = 0
     failed: int = 0
     delivered: int = 0
+    taken: int = 0
     batches: int = 0
+    dropped: int = 0
+    given_up: int = 0
+    inline: bool = False
+    inflight_max: int = 0
+    inflight_records_max: int = 0
+    inflight_batches_max: int = 0
     bytes_read: int = 0
     source_busy_ns: int = 0
     source_wait_ns: int = 0
+    concurrency_wait_ns: int = 0
+    worker_busy_ns: int = 0
+    worker_cpu_ns: int = 0
     consumer_wait_ns: int = 0
     consumer_busy_ns: int = 0
-    ops: dict[tuple[str, str], list[int]] = field(default_factory=dict)
-    batch_ops: dict[tuple[str, str], list[int]] = field(default_factory=dict)
+    ops: Ops = field(default_factory=dict)
+    batch_ops: Ops = field(default_factory=dict)
+    collate: Ops = field(default_factory=dict)
     depths: dict[str, tuple[int, int]] = field(default_factory=dict)
+    trace: Recorder | None = None
+    detailed: bool = field(default_factory=detailed_stats)
+
+    # ---------------------------------------------------------------- written by the actors
 
     def add(self, result: MorselResult) -> None:
+        """One morsel is back."""
         self.bytes_read += result.bytes_read
-        for key, counted in result.counters.items():
-            _count(self.ops, key, *counted)
+        self.worker_busy_ns += result.took
+        self.worker_cpu_ns += result.cpu
+        for key, spent in result.counters.items():
+            add_spent(self.ops, key, spent)
+        if self.detailed:
+            _add_process_ops(result.counters)
+
+    def add_collate(self, nanoseconds: int) -> None:
+        """One batch was put together."""
+        self._add_here(self.collate, _COLLATE, nanoseconds, 1)
 
     def add_batch_op(self, op: str, nanoseconds: int, records: int) -> None:
-        """One batch transform on one batch."""
-        _count(self.batch_ops, ("batch", op), nanoseconds, records, nanoseconds // max(records, 1))
+        """One batch transform or Python batch map on one batch."""
+        self._add_here(self.batch_ops, ("batch", op), nanoseconds, records)
+
+    def _add_here(self, ops: Ops, key: tuple[str, str], nanoseconds: int, count: int) -> None:
+        each = nanoseconds // max(count, 1)
+        spent = [nanoseconds, count, each, each]
+        add_spent(ops, key, spent)
+        if self.detailed:
+            _add_process_ops({key: spent})
+
+    def finished(self, records: int, failed: int) -> None:
+        """A batch is whole. Records in flight only fall here, so that their maximum is what was there just before."""
+        self.inflight_max = max(self.inflight_max, self.inflight)
+        self.completed += records
+        self.failed += failed
+
+    def took(self, survivors: int, records: int) -> None:
+        """The consumer took a batch."""
+        self.inflight_records_max = max(self.inflight_records_max, self.inflight_records)
+        self.delivered += survivors
+        self.taken += records
+        self.batches += 1
+
+    def ended(self, depths: dict[str, tuple[int, int]]) -> None:
+        """A pass ended or was left; what it had in flight is gone."""
+        self.depths = depths
+        self.dropped = self.submitted - self.completed
+        self.given_up = self.submitted - self.taken
+
+    # ---------------------------------------------------------------- read by people
 
     @property
-    def worker_busy_ns(self) -> int:
-        return sum(total for total, _, _ in self.ops.values())
+    def inflight(self) -> int:
+        """Records submitted and not yet finished."""
+        return max(0, self.submitted - self.completed - self.dropped)
 
-    def bottleneck(self) -> str:
-        """"source", "workers" or "consumer": whoever the others waited for."""
-        waiting = self.consumer_wait_ns
-        if waiting < self.consumer_busy_ns:
-            return "consumer"
-        return "source" if self.source_wait_ns < self.source_busy_ns else "workers"
+    @property
+    def inflight_records(self) -> int:
+        """Records submitted and not yet taken by the consumer."""
+        return max(0, self.submitted - self.taken - self.given_up)
+
+    def stages(self) -> dict[str, dict[str, int]]:
+        """Per stage: calls, and nanoseconds in all, on average, at least and at most.
+
+        A call is one value of one slot, for `transform` one op on it, for `collate` one batch. Values that are read, or
+        decoded, many at a time count with their share of the call.
+        """
+        sums: Ops = {}
+        for (stage, _), spent in {**self.ops, **self.collate}.items():
+            add_spent(sums, (stage, ""), spent)
+        out = {}
+        for stage in STAGES:
+            total, count, worst, least = sums.get((stage, ""), (0, 0, 0, 0))
+            out[stage] = {
+                "count": count,
+                "total_ns": total,
+                "avg_ns": total // max(count, 1),
+                "min_ns": least,
+                "max_ns": worst,
+            }
+        return out
 
     def as_dict(self) -> dict[str, Any]:
+        """The counters as plain values."""
         return {
             "samples_submitted": self.submitted,
             "samples_completed": self.completed,
@@ -61,43 +160,52 @@ class RunStats:
             "samples_delivered": self.delivered,
             "batches_delivered": self.batches,
             "bytes_read": self.bytes_read,
+            "inflight": self.inflight,
             "ops": {
-                op: {"stage": stage, "count": n, "total_ns": total, "avg_ns": total // max(n, 1), "max_ns": worst}
-                for (stage, op), (total, n, worst) in (self.ops | self.batch_ops).items()
+                op: {"stage": stage, "count": n, "total_ns": total, "avg_ns": total // max(n, 1), "min_ns": least, "max_ns": worst}
+                for (stage, op), (total, n, worst, least) in {**self.ops, **self.batch_ops}.items()
             },
+            "stages": {name: {**stage, "mean_ns": stage["avg_ns"]} for name, stage in self.stages().items()},
             "stalls_ns": {
                 "source_busy": self.source_busy_ns,
-                "source_waits_for_credit": self.source_wait_ns,
+                "source_waits_for_batch_credit": self.source_wait_ns,
+                "source_waits_for_record_credit": self.concurrency_wait_ns,
                 "workers_busy": self.worker_busy_ns,
                 "consumer_waits_for_batch": self.consumer_wait_ns,
                 "consumer_busy": self.consumer_busy_ns,
             },
-            "queue_depths": {name: {"current": now, "max": high} for name, (now, high) in self.depths.items()},
             "workers": self.workers,
-            "bottleneck": self.bottleneck(),
         }
 
-    def report(self) -> str:
-        """A few lines for people: the rate, who is slow, and where the workers' time went."""
-        elapsed = max(time.perf_counter() - self.started, 1e-9)
-        busy = max(self.worker_busy_ns, 1)
-        advice = {
-            "consumer": "the loop that takes the batches: the loader keeps up with it",
-            "workers": f"the {self.workers} workers: more of them (DATAIO_CPU_WORKERS) or cheaper ops would help",
-            "source": "the record source or a record map: records come slower than they are worked on",
-        }[self.bottleneck()]
-        lines = [
-            f"{self.delivered:,} records in {elapsed:.2f} s ({self.delivered / elapsed:,.0f}/s), "
-            f"{self.failed} failed, {self.bytes_read / 1e6:,.1f} MB read",
-            f"bottleneck: {self.bottleneck()} ({advice})",
-        ]
-        for (stage, op), (total, count, _) in sorted((self.ops | self.batch_ops).items(), key=lambda e: -e[1][0]):
-            lines.append(f"  {stage:<10} {op:<28} {100 * total / busy:5.1f} %  {total / max(count, 1) / 1e3:10,.1f} us x {count:,}")
-        return "\n".join(lines)
+
+_process_ops: Ops = {}
+_process_lock = threading.Lock()
 
 
-def _count(ops: dict[tuple[str, str], list[int]], key: tuple[str, str], total: int, count: int, worst: int) -> None:
-    entry = ops.setdefault(key, [0, 0, 0])
-    entry[0] += total
-    entry[1] += count
-    entry[2] = max(entry[2], worst)
+def _add_process_ops(ops: Ops) -> None:
+    with _process_lock:
+        for key, spent in ops.items():
+            add_spent(_process_ops, key, spent)
+
+
+def op_stats() -> dict[str, dict[str, float]]:
+    """What each op took in this process and its workers, over all loaders made while DATAIO_DETAILED_STATS was 1.
+
+    Returns:
+        `{op: {"count", "total_ms", "avg_ms", "max_ms"}}`; empty when the variable was not set. Reading is the op `read`,
+        putting batches together `collate.batch`.
+    """
+    sums: Ops = {}
+    with _process_lock:
+        for (stage, op), spent in _process_ops.items():
+            add_spent(sums, ("", "collate.batch" if stage == "collate" else op), spent)
+    return {
+        op: {"count": count, "total_ms": total / 1e6, "avg_ms": total / 1e6 / max(count, 1), "max_ms": worst / 1e6}
+        for (_, op), (total, count, worst, _) in sums.items()
+    }
+
+
+def reset_op_stats() -> None:
+    """Forget what `op_stats` counted."""
+    with _process_lock:
+        _process_ops.clear()

@@ -6,11 +6,12 @@ known, or guessed from the batch before; else it returns them row by row.
 
 from __future__ import annotations
 
+import os
+import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -61,23 +62,39 @@ def uri_of(source: Any) -> str | None:
     return uri if isinstance(uri, str) else None
 
 
+Spent: TypeAlias = list[int]
+"""What an op took: nanoseconds in all, calls, nanoseconds of the slowest and of the fastest call."""
+
+
+def add_spent(ops: dict[tuple[str, str], Spent], key: tuple[str, str], spent: Spent) -> None:
+    """Add to the entry of `key`, which is `(stage, op)`."""
+    entry = ops.get(key)
+    if entry is None:
+        ops[key] = list(spent)
+        return
+    entry[0] += spent[0]
+    entry[1] += spent[1]
+    entry[2] = max(entry[2], spent[2])
+    entry[3] = min(entry[3], spent[3])
+
+
 class Counters:
-    """Nanoseconds, calls and worst case per op, of one worker's task; merged by the stats."""
+    """What each op of one worker's task took; merged by the stats."""
 
     __slots__ = ("ops",)
 
     def __init__(self) -> None:
-        self.ops: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0, 0])
+        self.ops: dict[tuple[str, str], Spent] = {}
 
-    def add(self, stage: str, op: str, nanoseconds: int, count: int, worst: int) -> None:
-        entry = self.ops[(stage, op)]
-        entry[0] += nanoseconds
-        entry[1] += count
-        entry[2] = max(entry[2], worst)
+    def add_calls(self, stage: str, op: str, times: list[int]) -> None:
+        """Nanoseconds of each call."""
+        if times:
+            add_spent(self.ops, (stage, op), [sum(times), len(times), max(times), min(times)])
 
     def add_column(self, stage: str, op: str, nanoseconds: int, count: int) -> None:
         """One call for `count` records."""
-        self.add(stage, op, nanoseconds, count, nanoseconds // max(count, 1))
+        if count:
+            add_spent(self.ops, (stage, op), [nanoseconds, count, nanoseconds // count, nanoseconds // count])
 
 
 @dataclass(slots=True)
@@ -90,14 +107,24 @@ class ChainResult:
 
 @dataclass(slots=True)
 class MorselResult:
-    """What a worker sends back."""
+    """What a worker sends back.
+
+    Attributes:
+        began, took, cpu: when the work began (`time.perf_counter_ns`, one clock for all processes on Linux), how long it
+            took and how much of that the worker's thread was on a core, in nanoseconds.
+        worker: process and native thread id; (0, 0) when nobody finished it.
+    """
 
     offset: int
     length: int
     chains: dict[str, ChainResult] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
-    counters: dict[tuple[str, str], list[int]] = field(default_factory=dict)
+    counters: dict[tuple[str, str], Spent] = field(default_factory=dict)
     bytes_read: int = 0
+    began: int = 0
+    took: int = 0
+    cpu: int = 0
+    worker: tuple[int, int] = (0, 0)
 
 
 def run_morsel(
@@ -114,7 +141,8 @@ def run_morsel(
 
     The blocks of `guessed` slots have the row type of the batch before: a row of another type is returned instead.
     """
-    result = MorselResult(morsel.offset, morsel.length)
+    began, cpu = time.perf_counter_ns(), time.thread_time_ns()
+    result = MorselResult(morsel.offset, morsel.length, began=began, worker=(os.getpid(), threading.get_native_id()))
     counters = Counters()
     failed = set(morsel.skip)
     for chain in program.chains:
@@ -124,7 +152,9 @@ def run_morsel(
             break
         work = Work(program, chain, morsel, seed, epoch, failed, result, counters)
         result.chains[chain.slot] = work.run(blocks.get(chain.slot), chain.slot in guessed)
-    result.counters = dict(counters.ops)
+    result.counters = counters.ops
+    result.cpu = time.thread_time_ns() - cpu
+    result.took = time.perf_counter_ns() - began
     return result
 
 
@@ -251,7 +281,7 @@ class Work:
         sizes: list[tuple[int, int] | None] | None = [None] * morsel.length if first.original_hw else None
         seeds = _own_seeds(morsel) if chain.random else None
         seen = Seen(block, guessed)
-        spent = [[0, 0, 0] for _ in steps]  # nanoseconds, calls, worst
+        times: list[list[int]] = [[] for _ in steps]
         clock = time.perf_counter_ns
         for i in range(morsel.length):
             if i in self.failed:
@@ -272,12 +302,7 @@ class Work:
                     if not written:
                         function = step.view if step.view is not None and position < last else step.function
                         value = function(value, **arguments)
-                    took = clock() - started
-                    entry = spent[position]
-                    entry[0] += took
-                    entry[1] += 1
-                    if took > entry[2]:
-                        entry[2] = took
+                    times[position].append(clock() - started)
                     if position == 0 and step.original_hw is not None and sizes is not None:
                         sizes[i] = step.original_hw(data[i], block[i, ...] if written else value, **arguments)  # type: ignore[index]
                 if chain.reads == "ranges":
@@ -292,8 +317,8 @@ class Work:
                     raise OpError(f"gave {type_of(value)}, but declared {type_of(block[i, ...])}")  # type: ignore[index]
             except Exception as error:
                 self._fail(i, step.stage, step.op, sources[i], error)
-        for step, (total, count, worst) in zip(steps, spent):
-            self.counters.add(step.stage, step.op, total, count, worst)
+        for step, calls in zip(steps, times):
+            self.counters.add_calls(step.stage, step.op, calls)
         if guessed and values is not None and all(value is None for value in values):
             values = None  # every row is in its place
         return ChainResult(values, sizes)

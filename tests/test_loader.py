@@ -1037,7 +1037,7 @@ def test_stats_add_up() -> None:
     assert (stats["samples_failed"], stats["samples_delivered"], stats["batches_delivered"]) == (2, 6, 4)
     assert stats["ops"]["npy"]["stage"] == "decode"
     assert stats["workers"] == 2
-    assert "records in" in loader.report()
+    assert "records in" in str(loader.report())
 
 
 def test_stats_count_the_bytes_read() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from ..actor import Actor, Mailbox, Mark
 from ..batch import FinishedBatch, Job, SlotColumn
 from ..calls import BatchTransform
 from ..errors import BatchError
+from ..explain import function_name
 from ..rng import batch_stream
 from ..work import MorselResult
 
@@ -41,7 +43,10 @@ class ShapeActor(Actor):
             self.emit_end()
 
     def collect(self, job: Job, result: MorselResult) -> None:
-        self.graph.stats.add(result)
+        stats = self.graph.stats
+        stats.add(result)
+        if stats.trace is not None:
+            stats.trace.morsel(job.number, result)
         self.graph.experience.morsel(result)
         for failure in result.failures:
             job.failures.setdefault(failure.row, failure)
@@ -58,9 +63,14 @@ class ShapeActor(Actor):
     def finish(self, job: Job) -> None:
         del self.jobs[job.number]
         stats = self.graph.stats
-        stats.completed += job.length
-        stats.failed += len(job.failures)
+        stats.finished(job.length, len(job.failures))
+        began = time.perf_counter_ns()
         batch = self.graph.judge(assemble(job, self.graph))
+        ended = time.perf_counter_ns()
+        stats.add_collate(ended - began)
+        if stats.trace is not None:
+            stats.trace.span("shape", f"batch {job.number}", began, ended, batch=job.number, records=job.length, failed=len(job.failures))
+            stats.trace.depth("records in flight", records=stats.inflight)
         if self.graph.order == "completion":
             self.emit(batch)
             self.emit_end()
@@ -171,14 +181,14 @@ class BatchOpsActor(Actor):
         try:
             for position, call in enumerate(self.graph.batch_ops):
                 op = f"{call}"
-                message = self.transformed(message, call, position)
+                message = self.timed(call.name, message, self.transformed, message, call, position)
             if not self.graph.batch_maps:
                 self.graph.delivery.put(message)
                 return
             op = "a batch map"
             result = self.graph.wrap(message)
             for function in self.graph.batch_maps:
-                result = function(result)
+                result = self.timed(function_name(function), message, function, result)
         except Exception as error:
             error.add_note(f"in {op}, batch {message.number}")
             self.graph.delivery.put(error)
@@ -192,7 +202,16 @@ class BatchOpsActor(Actor):
         graph, arguments = self.graph, call.arguments
         if "rng" in call.spec.injected:
             arguments["rng"] = batch_stream(graph.seed, graph.epoch, batch.number, position, arguments.get("seed"))
-        started = time.perf_counter_ns()
         result: FinishedBatch = call.spec.function(batch, **arguments)
-        graph.stats.add_batch_op(call.name, time.perf_counter_ns() - started, batch.length)
+        return result
+
+    def timed(self, op: str, batch: FinishedBatch, function: Callable[..., Any], *arguments: Any) -> Any:
+        """`function(*arguments)`, counted as work of `op` on `batch`."""
+        stats = self.graph.stats
+        began = time.perf_counter_ns()
+        result = function(*arguments)
+        ended = time.perf_counter_ns()
+        stats.add_batch_op(op, ended - began, batch.length)
+        if stats.trace is not None:
+            stats.trace.span("batch ops", op, began, ended, batch=batch.number, records=batch.length)
         return result
