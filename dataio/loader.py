@@ -8,26 +8,25 @@ import secrets
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from .batches import Batch
 from .engine.actor import Mark
 from .engine.batch import FinishedBatch, describe_error
 from .engine.calls import BatchTransform
-from .engine.errors import ClosedError
-from .engine.executors.base import Executor
+from .engine.errors import ClosedError, ForkedError
+from .engine.executors.base import Executor, Placement
 from .engine.explain import explain, function_name
 from .engine.physical import Program, compile_chain
 from .engine.plan import Batch as BatchNode
-from .engine.plan import BatchOps, Collate, Filter, GroupBy, Limit, MapBatches, Plan, Scan, Shape, Slots, walk
+from .engine.plan import BatchOps, Collate, Filter, GroupBy, Limit, MapBatches, Plan, Scan, Slots, walk
 from .engine.registry import process_setups
 from .engine.rewrite import Rewritten
 from .engine.rules import optimize
 from .engine.run import Experience, Graph, RunOptions
-from .engine.settings import default_executor
-from .engine.stats import RunStats, op_stats
-from .engine.trace import Recorder
+from .engine.settings import default_executor, drain_timeout
+from .engine.stats import RunStats
 from .io.ranges import close_files, open_ranges
 from .io.resolve import read_source
 from .outputs import find_adapter, on_device, pinned
@@ -35,7 +34,6 @@ from .outputs import find_adapter, on_device, pinned
 if TYPE_CHECKING:
     from .aio import AsyncLoaderIterator
     from .pipelines import BoundPipeline
-    from .report import Report
 
 logger = logging.getLogger("dataio.rows")
 
@@ -55,14 +53,15 @@ def make_loader(
     device: Any,
     context: Any,
     workers: Any,
+    worker_niceness: Any,
+    worker_cpus: Any,
 ) -> DataLoader:
     """Check the run options and make the loader; see `BoundPipeline.run`."""
     name, adapter = find_adapter(output)
     if device is not None and not isinstance(device, str):
         raise TypeError(f"device must be a str, got {device!r}")
     _check_pinning(pin_memory)
-    pins = name == "torch" and (pin_memory is True or (pin_memory == "auto" and str(device).startswith("cuda")))
-    if pins:
+    if name == "torch" and (pin_memory is True or (pin_memory == "auto" and str(device).startswith("cuda"))):
         adapter = pinned(adapter)
     if device is not None:
         adapter = on_device(name, adapter, device)
@@ -79,15 +78,15 @@ def make_loader(
         seed=_seed(seed),
         context=context,
     )
-    kind = _choice("workers", workers or "auto", "auto", "thread", "process")
+    placement = _placement(worker_niceness, worker_cpus)
+    kind, reason = _workers(workers, placement)
     return DataLoader(
         bound,
         options,
-        kind=default_executor() if kind == "auto" else kind,
+        executor=lambda program: _make_executor(kind, program, reason, placement),
         wrap=lambda finished: Batch(finished, name, adapter, ragged),
         emit_empty=bool(emit_empty_batches),
         log_errors=log_errors,
-        pins=pins,
     )
 
 
@@ -159,14 +158,49 @@ def _seed(value: Any) -> int:
     return cast(int, value)
 
 
-def _make_executor(kind: str, program: Program) -> Executor:
-    if kind == "process":
-        from .engine.executors.process import ProcessExecutor
+def _workers(value: Any, placement: Placement) -> tuple[str, str]:
+    """(kind of executor, why): what was asked for, else what the options or the environment ask for."""
+    kind = _choice("workers", value or "auto", "auto", "thread", "process")
+    placed = placement != Placement()
+    if kind == "thread" and placed:
+        raise ValueError(
+            "worker_niceness and worker_cpus are for worker processes; threads share those of the trainer: "
+            'run with workers="process"'
+        )
+    if kind != "auto":
+        return kind, f"workers={kind!r}"
+    if placed:
+        return "process", "worker_niceness or worker_cpus is set"
+    kind = default_executor()
+    return kind, f"DATAIO_EXECUTOR={kind}"
 
-        return ProcessExecutor(program)
-    from .engine.executors.thread import ThreadExecutor
 
-    return ThreadExecutor()
+def _placement(niceness: Any, cpus: Any) -> Placement:
+    if niceness is None:
+        niceness = 0
+    elif isinstance(niceness, bool) or not isinstance(niceness, int):
+        raise TypeError(f"worker_niceness must be an integer, got {niceness!r}")
+    elif not 0 <= niceness <= 19:
+        raise ValueError(f"worker_niceness must be in 0 to 19, got {niceness}")
+    if cpus is None:
+        return Placement(niceness)
+    if isinstance(cpus, str) or not isinstance(cpus, Iterable):
+        raise TypeError(f"worker_cpus must be core numbers, got {cpus!r}")
+    chosen = sorted(set(cpus))
+    if any(isinstance(cpu, bool) or not isinstance(cpu, int) for cpu in chosen):
+        raise TypeError(f"worker_cpus must be core numbers, got {chosen!r}")
+    if not hasattr(os, "sched_getaffinity"):
+        raise ValueError("worker_cpus: this platform cannot keep a process to some cores")
+    usable = os.sched_getaffinity(0)
+    if not chosen or not usable.issuperset(chosen):
+        raise ValueError(f"worker_cpus must be some of the cores {sorted(usable)}, got {chosen}")
+    return Placement(niceness, tuple(chosen))
+
+
+def _make_executor(kind: str, program: Program, reason: str, placement: Placement) -> Executor:
+    from .engine.executors.auto import make_executor
+
+    return make_executor(kind, program, reason, placement)
 
 
 class DataLoader:
@@ -181,17 +215,15 @@ class DataLoader:
         bound: BoundPipeline,
         options: RunOptions,
         *,
-        kind: str,
+        executor: Callable[[Program], Executor],
         wrap: Callable[[FinishedBatch], Any],
         emit_empty: bool,
         log_errors: bool | Callable[[dict[str, Any]], Any],
-        pins: bool = False,
     ) -> None:
         self._options = options
-        self._kind = kind
+        self._make_executor = executor
         self._wrap = wrap
         self._emit_empty = emit_empty
-        self._pinned = pins
         self._log = _log_row if log_errors is True else log_errors or None
         self._logical: Plan = bound.plan(whole_records=options.context is not None)
         self._optimised: Rewritten | None = None
@@ -219,7 +251,7 @@ class DataLoader:
         self._resources.stop_graph()
         program, plan = self._compiled()
         if self._resources.executor is None:
-            self._resources.executor = _make_executor(self._kind, program)
+            self._resources.executor = self._make_executor(program)
             self._stats.workers = self._resources.executor.workers
         graph = Graph(
             plan,
@@ -353,7 +385,7 @@ class DataLoader:
         from .report import Setup, make_report
 
         executor = self._resources.executor
-        workers = {"kind": "process" if hasattr(executor, "pids") else "thread", "gil_share": None}
+        workers = executor.describe() if executor is not None else {"kind": self._kind, "gil_share": None}
         plan = self._logical if self._optimised is None else self._optimised.plan
         return make_report(self._stats, Setup(plan, self._options, workers["kind"], workers["gil_share"]))
 
@@ -405,6 +437,7 @@ class DataLoader:
         self._finalizer()
 
     def _check_open(self) -> None:
+        self._resources.check_process()
         if self._resources.closed:
             raise ClosedError("DataLoader is closed")
 
@@ -418,25 +451,37 @@ class _Resources:
         self.iterator: weakref.ref[LoaderIterator] | None = None
         self.closed = False
         self._lock = threading.RLock()
+        self._process = os.getpid()
 
     def iterating(self) -> bool:
         iterator = self.iterator() if self.iterator is not None else None
         return iterator is not None and not iterator.exhausted
 
-    def stop_graph(self) -> None:
+    def stop_graph(self, deadline: float | None = None) -> None:
         with self._lock:
             graph, self.graph = self.graph, None
         if graph is not None:
-            graph.close()
+            graph.close(deadline)
+
+    def check_process(self) -> None:
+        """Raise in a process forked from the one that made the loader: its threads and workers are there, not here."""
+        if os.getpid() != self._process:
+            raise ForkedError(
+                "this loader was made by the process that this one was forked from, and its workers are there; "
+                "make a loader in this process: pipeline.bind(records).run(...)"
+            )
 
     def close(self) -> None:
+        if os.getpid() != self._process:
+            return
         with self._lock:
             if self.closed:
                 return
             self.closed = True
-        self.stop_graph()
+        deadline = time.monotonic() + drain_timeout()
+        self.stop_graph(deadline)
         if self.executor is not None:
-            self.executor.close()
+            self.executor.close(deadline)
         close_files()
 
 
@@ -462,6 +507,7 @@ class LoaderIterator:
 
     def take(self) -> tuple[FinishedBatch, Any] | None:
         """Wait for the next batch; None at the end, or once `interrupt` was called. May run on a thread of its own."""
+        self._loader._resources.check_process()
         if self._busy_since:
             self._graph.stats.consumer_busy_ns += time.perf_counter_ns() - self._busy_since
             self._busy_since = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -236,6 +236,8 @@ class BoundPipeline:
         device: str | None = None,
         context: Any = None,
         workers: str | None = "auto",
+        worker_niceness: int | None = None,
+        worker_cpus: Iterable[int] | None = None,
     ) -> DataLoader:
         """Check everything and return the loader; nothing is read before it is iterated.
 
@@ -252,7 +254,10 @@ class BoundPipeline:
             log_errors: True logs each row error on `dataio.rows`; a callable gets each error dict.
             device: moves tensors there, for torch and jax.
             context: called with each record as bound; the results are `batch.context`.
-            workers: "thread", "process", or "auto" (the default of DATAIO_EXECUTOR, else threads).
+            workers: "thread", "process", or "auto": what DATAIO_EXECUTOR says, else threads until they are found to wait
+                for the interpreter lock, then processes.
+            worker_niceness: 0 to 19, added to the trainer's niceness in worker processes; "auto" means processes then.
+            worker_cpus: numbers of the cores that worker processes are kept to; "auto" means processes then.
 
         Raises:
             ValueError, TypeError: an option out of range or of the wrong kind, an unusable source, no shape stage.
@@ -271,6 +276,8 @@ class BoundPipeline:
             "device": (device, None),
             "context": (context, None),
             "workers": (workers, "auto"),
+            "worker_niceness": (worker_niceness, None),
+            "worker_cpus": (worker_cpus, None),
         }
         options = {k: self.settings.get(k, v) if v == default and type(v) is type(default) else v for k, (v, default) in given.items()}
         return make_loader(self, output, **options)
@@ -314,6 +321,12 @@ class BoundPipeline:
     def device(self, value: str) -> BoundPipeline:
         return self.options(device=value)
 
+    def worker_niceness(self, value: int) -> BoundPipeline:
+        return self.options(worker_niceness=value)
+
+    def worker_cpus(self, value: Iterable[int]) -> BoundPipeline:
+        return self.options(worker_cpus=value)
+
     # ---------------------------------------------------------------- the plan
 
     def plan(self, *, whole_records: bool = False) -> nodes.Plan:
@@ -344,7 +357,7 @@ class BoundPipeline:
 
 _OPTIONS = (
     "concurrency", "pin_memory", "ragged", "on_failure", "order", "seed", "emit_empty_batches", "log_errors", "device",
-    "context", "workers",
+    "context", "workers", "worker_niceness", "worker_cpus",
 )  # fmt: skip
 
 __all__ = ["BoundPipeline", "CustomOp", "Pipeline", "pipeline"]

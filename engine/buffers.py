@@ -20,6 +20,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .forks import in_child
+
 _PAGE = mmap.PAGESIZE
 _ids = itertools.count()
 
@@ -41,7 +43,7 @@ class Mapping:
         self.identity = next(_ids)
         self.descriptor = -1
         if not shared:
-            self.memory = mmap.mmap(-1, size)
+            self.memory = _private_memory(size)
             return
         self.descriptor = memory_file(size)
         self.memory = mmap.mmap(self.descriptor, size)
@@ -52,6 +54,13 @@ class Mapping:
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
+
+
+def _private_memory(size: int) -> mmap.mmap:
+    """`size` bytes that a forked child gets a copy of: what it keeps does not change when the parent uses them again."""
+    if hasattr(mmap, "MAP_PRIVATE"):
+        return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return mmap.mmap(-1, size)
 
 
 def memory_file(size: int) -> int:
@@ -86,6 +95,7 @@ class BufferPool:
         self._free_bytes = 0
         self._lock = threading.RLock()  # a finalizer may run inside acquire, on the same thread
         self._closed = False
+        in_child(self, BufferPool._renew_lock)
         self.hits = self.misses = self.resident = self.peak = 0
 
     def acquire(self, shape: tuple[int, ...], dtype: np.dtype) -> Block:
@@ -117,6 +127,9 @@ class BufferPool:
                 return
             self.resident -= mapping.size
         mapping.free()
+
+    def _renew_lock(self) -> None:
+        self._lock = threading.RLock()
 
     def close(self) -> None:
         """Free what is not in use; buffers still viewed are freed when their last view dies."""

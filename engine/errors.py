@@ -54,6 +54,10 @@ class SourceError(DataioError, RuntimeError):
     """The record source raised midway; the original error is the cause."""
 
 
+class CheckpointError(DataioError, ValueError):
+    """A saved state that this loader cannot continue from; the message says what differs."""
+
+
 class BatchError(DataioError, RuntimeError):
     """A batch cannot be delivered under the chosen `on_failure`.
 
@@ -66,6 +70,10 @@ class BatchError(DataioError, RuntimeError):
         super().__init__(message)
         self.batch = batch
         self.errors = errors
+
+
+class ForkedError(DataioError, RuntimeError):
+    """A loader, or its iterator, is used in a process forked from the one that made it."""
 
 
 class ClosedError(DataioError, RuntimeError):

@@ -7,9 +7,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from queue import Empty
 from typing import Any, Literal
@@ -19,14 +20,18 @@ import numpy as np
 from .actor import Actor, Credits, Mailbox, Mark
 from .actors.shape import BatchOpsActor, ShapeActor
 from .actors.source import SourceActor
+from .agreement import AgreedSteps, Agreement
 from .batch import FinishedBatch, Job, describe_error
+from .cutting import open_cutter
 from .errors import BatchError, InternalError
 from .executors.base import Executor
 from .physical import Program
 from .plan import Batch, BatchOps, MapBatches, Plan, Shape, Slots, walk
 from .settings import drain_timeout, pipeline_trace
+from .source import Pass
 from .stats import RunStats
 from .trace import Recorder, Snapshots
+from .units import ALONE, Share, Unit
 from .work import MorselResult
 
 
@@ -40,6 +45,9 @@ class RunOptions:
         order: "submit" keeps the source's order, "completion" delivers what is ready first.
         seed: of all random ops.
         context: called per record for `batch.context`.
+        share: this rank's part of each global batch.
+        agreement: how ranks agree on the number of steps, where their records may not be the same.
+        originals: keep what the source gave for each record, for who writes down those that fail.
     """
 
     concurrency: int | None = None
@@ -47,6 +55,27 @@ class RunOptions:
     order: Literal["submit", "completion"] = "submit"
     seed: int = 0
     context: Callable[[Any], Any] | None = None
+    share: Share = ALONE
+    agreement: Agreement | None = None
+    originals: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Where in an epoch to begin.
+
+    Attributes:
+        batches: delivered before, on this rank; the next one has this number.
+        units: the cutter's state behind them, None for the beginning.
+        ahead: numbers of batches after the next one that were delivered before it (`order="completion"`).
+    """
+
+    batches: int = 0
+    units: Any = None
+    ahead: frozenset[int] = frozenset()
+
+
+BEGINNING = Resume()
 
 
 @dataclass(slots=True)
@@ -95,6 +124,7 @@ class Graph:
         stats: RunStats,
         wrap: Callable[[FinishedBatch], Any],
         experience: Experience,
+        resume: Resume = BEGINNING,
     ) -> None:
         nodes = list(walk(plan))
         self.shape = next(n for n in nodes if isinstance(n, Shape))
@@ -107,11 +137,19 @@ class Graph:
         self.seed = options.seed
         self.min_survivors = options.min_survivors
         self.context = options.context
+        self.share = options.share
         self.epoch = epoch
+        self.resume = resume
         self.stats = stats
         self.wrap = wrap
         self.experience = experience
+        self.units: Iterator[Unit] = open_cutter(
+            self.shape, Pass(epoch, options.seed), options.share, resume.units, originals=options.originals
+        )
+        if options.agreement is not None:
+            self.units = AgreedSteps(self.units, options.agreement, options.share.steps, self.shape)
         self._concurrency = options.concurrency
+        self._process = os.getpid()
         self._stopping = threading.Event()
         self.stopped = self._stopping.is_set
         self.wait_stopped = self._stopping.wait
@@ -170,7 +208,7 @@ class Graph:
             first = batch.errors[0]
             text = f"batch {batch.number} sample {first['index']} failed ({first['stage']}): {describe_error(first)}"
             return BatchError(text, batch=batch.number, errors=batch.errors)
-        if batch.length >= self.min_survivors:
+        if batch.length >= self.min_survivors or not batch.submitted:  # a step without records fails nobody
             return batch
         text = (
             f"batch {batch.number} produced {batch.length} survivor(s); min_survivors={self.min_survivors} required "
@@ -179,6 +217,14 @@ class Graph:
         if failures:
             text += f"; first error: {describe_error(batch.errors[0])}"
         return BatchError(text, batch=batch.number, errors=batch.errors)
+
+    def step(self, number: int) -> int:
+        """A batch's number among those of all ranks, which its batch transforms draw by."""
+        return number * self.share.of + self.share.id
+
+    def delivered_already(self, number: int) -> None:
+        """The batch before `number` was delivered before a checkpoint."""
+        self.shape_mailbox.put((number - 1, None))
 
     def mismatch(self, slot: str) -> BatchError:
         return BatchError(
@@ -242,15 +288,20 @@ class Graph:
         """Messages in each mailbox: now, and at most so far."""
         return {box.name: (len(box), box.high) for box in (self.shape_mailbox, self.next_mailbox, self.delivery)}
 
-    def close(self) -> None:
-        """Stop every actor and wait for its thread (a source that never returns is left to end by itself)."""
+    def close(self, deadline: float | None = None) -> None:
+        """Stop every actor and wait for its thread, at most until `deadline` (of `time.monotonic`; None allows the drain
+        timeout): a source that never returns is left to end by itself. In a forked child there is nothing to stop.
+        """
+        if os.getpid() != self._process:
+            return
         self._stopping.set()
         self.batch_credits.cancel()
         if self.record_credits is not None:
             self.record_credits.cancel()
         for actor in self.actors:
             actor.mailbox.put(Mark.STOP)
-        deadline = time.monotonic() + drain_timeout()
+        if deadline is None:
+            deadline = time.monotonic() + drain_timeout()
         for actor in self.actors:
             if actor.thread is not threading.current_thread() and actor.thread.ident is not None:
                 actor.thread.join(max(0.0, deadline - time.monotonic()))

@@ -7,7 +7,7 @@ cannot be used is an error that names the variable, never a silent default.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -149,9 +149,9 @@ PIPELINE_TRACE = Setting(
 SETTINGS: tuple[Setting[Any], ...] = (CPU_WORKERS, EXECUTOR, DRAIN_TIMEOUT, DETAILED_STATS, PIPELINE_TRACE)
 
 
-def cpu_workers() -> int:
-    """Size of the shared decode and transform pool."""
-    return CPU_WORKERS.get()
+def cpu_workers(cpus: Sequence[int] = ()) -> int:
+    """Size of a pool of workers: what the variable says, else one for each of `cpus`, else one for each usable core."""
+    return len(cpus) if cpus and not CPU_WORKERS.current else CPU_WORKERS.get()
 
 
 def default_executor() -> str:

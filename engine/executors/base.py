@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from ..batch import Job
 from ..buffers import Block, BufferPool
@@ -21,6 +22,8 @@ class Task:
 
     `done` is called exactly once, from some thread of the pool, with the result or with the exception that a bug
     raised; it must not block. A task whose `stopped()` is true may be dropped without a call.
+
+    `deaths` counts the workers that died while they held the task but had not begun it, so that it is tried again.
     """
 
     program: Program
@@ -31,6 +34,7 @@ class Task:
     done: Callable[[Job, MorselResult | BaseException], None]
     part_done: Callable[[Job, MorselResult | BaseException], None]
     stopped: Callable[[], bool]
+    deaths: int = 0
 
     def records(self) -> list[Task]:
         """The same work, one record a task."""
@@ -43,6 +47,26 @@ class Task:
     def blocks(self) -> dict[str, Block]:
         """The batch buffers this morsel writes into, by slot."""
         return self.job.blocks
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where worker processes run beside the trainer.
+
+    Attributes:
+        niceness: added to the trainer's own; 0 leaves it.
+        cpus: numbers of the cores they may use; empty for those of the trainer.
+    """
+
+    niceness: int = 0
+    cpus: tuple[int, ...] = ()
+
+    def apply(self) -> None:
+        """Move the calling process there."""
+        if self.niceness:
+            os.nice(self.niceness)
+        if self.cpus:
+            os.sched_setaffinity(0, self.cpus)
 
 
 class Executor(Protocol):
@@ -60,5 +84,12 @@ class Executor(Protocol):
     def submit(self, task: Task) -> None:
         """Queue a task; never blocks."""
 
-    def close(self) -> None:
-        """Give the workers back; idempotent. Tasks in flight end or are dropped."""
+    def describe(self) -> dict[str, Any]:
+        """For `stats()`: `kind` ("thread" or "process"), `reason`, `gil_share` (0 to 1; None when not measured)."""
+
+    def close(self, deadline: float) -> None:
+        """Give the workers back; idempotent. Tasks in flight end or are dropped.
+
+        What still runs at `deadline` (of `time.monotonic`) is left behind where it cannot be killed: a thread in a call that
+        does not return.
+        """

@@ -4,15 +4,17 @@ It is single-threaded and never touches the trainer's memory, CUDA context or lo
 worker is replaced in milliseconds. Unlike `multiprocessing`'s it does not import the user's main module: what a worker
 needs comes with the pickled program.
 
-Server protocol: the loader sends `("fork",)` with the worker's end of a socket pair; the answer is the worker's pid. When
-the loader's end closes, the server ends its workers and itself.
+Server protocol: the loader sends the program, then a `Placement` with the worker's end of a socket pair for each worker; the
+answer is the worker's pid. When the loader's end closes, or its process ends, the server ends its workers and itself.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pickle
+import select
 import signal
 import socket
 import subprocess
@@ -21,93 +23,143 @@ import time
 from typing import Any
 
 from ..errors import WorkerDiedError
+from ..forks import in_child
+from .base import Placement
 from .channel import receive, send
 
-_START = "import sys, json; sys.path[:] = json.loads(sys.argv[2]); from dataio.engine.executors.forkserver import serve; serve(int(sys.argv[1]))"
+_START = (
+    "import sys, json; sys.path[:] = json.loads(sys.argv[3]); "
+    "from dataio.engine.executors.forkserver import serve; serve(int(sys.argv[1]), int(sys.argv[2]))"
+)
 _EXIT_SECONDS = 2.0
 """How long workers get to leave by themselves once their channel is closed."""
+
+
+class ServerGoneError(WorkerDiedError):
+    """The fork server ended, or was never able to start."""
 
 
 class ForkServer:
     """The loader's handle on its fork server process."""
 
     def __init__(self, program: bytes) -> None:
-        import json
-
-        ours, theirs = socket.socketpair()
+        self._program: bytes | None = program
+        self._serving = False
+        self._channel, theirs = socket.socketpair()
         path = [p or os.getcwd() for p in sys.path]
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _START, str(theirs.fileno()), json.dumps(path)],
+                [sys.executable, "-c", _START, str(theirs.fileno()), str(os.getpid()), json.dumps(path)],
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,  # a terminal's Ctrl-C is for the trainer alone
             )
-        self._channel = ours
-        send(ours, "program", (program,))
+        in_child(self, ForkServer._disown)
 
-    def fork(self) -> tuple[int, socket.socket]:
-        """Start a worker: its pid and our end of its channel.
+    @property
+    def pid(self) -> int:
+        """The server's process id."""
+        return self._process.pid
+
+    def fork(self, placement: Placement) -> tuple[int, socket.socket]:
+        """Start a worker: its pid and our end of its channel. The first call waits until the server has loaded the ops.
 
         Raises:
-            WorkerDiedError: the server is gone, or could not load the program.
+            ServerGoneError: the server is gone.
+            WorkerDiedError: it could not load the program.
         """
         ours, theirs = socket.socketpair()
         with theirs:
             try:
-                send(self._channel, "fork", (), (theirs.fileno(),))
+                if self._program is not None:
+                    send(self._channel, "program", (self._program,))
+                    self._program = None
+                send(self._channel, placement, (), (theirs.fileno(),))
                 answer, _, _ = receive(self._channel)
             except (EOFError, OSError) as error:
                 ours.close()
-                raise WorkerDiedError("the process that starts the workers is gone") from error
+                raise ServerGoneError("the process that starts the workers is gone") from error
         if isinstance(answer, BaseException):
             ours.close()
             raise WorkerDiedError(f"workers cannot load the plan: {answer}") from answer
+        self._serving = True
         return int(answer), ours
+
+    def abort(self) -> None:
+        """Have a `fork` that another thread waits in, and all later ones, raise."""
+        with contextlib.suppress(OSError):
+            self._channel.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """End the server and all its workers."""
         self._channel.close()
+        if not self._serving:  # it may be importing for a second, and has no worker that it would have to end
+            self._process.kill()
         try:
             self._process.wait(timeout=_EXIT_SECONDS + 3)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
 
+    def _disown(self) -> None:
+        """In a forked child: the server is the parent's, and the end of its channel must be seen when the parent ends."""
+        self._channel.close()
+        self._process.returncode = 0  # no child of this process: not to be waited for
 
-def serve(descriptor: int) -> None:
+
+def serve(descriptor: int, parent: int) -> None:
     """The server's main loop."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     channel = socket.socket(fileno=descriptor)
+    alive = _Liveness(channel, parent)
     children: set[int] = set()
     failure: Exception | None = None
     program: Any = None
-    _, (blob,), _ = receive(channel)
-    try:
-        program = pickle.loads(blob)
-        for setup in program.setups:
-            setup()  # imports the heavy libraries here, once
-    except Exception as error:
-        failure = RuntimeError(f"{type(error).__name__}: {error}")
-    while True:
+    with contextlib.suppress(EOFError, ConnectionError):
+        _, (blob,), _ = receive(channel)
         try:
-            _, _, descriptors = receive(channel)
-        except (EOFError, ConnectionError):
-            break
-        _reap(children)
-        with socket.socket(fileno=descriptors[0]) as worker:
-            if failure is not None:
-                send(channel, failure)
-                continue
-            pid = os.fork()
-            if pid == 0:
-                channel.close()
-                from .worker import child
+            program = pickle.loads(blob)
+            for setup in program.setups:
+                setup()  # imports the heavy libraries here, once
+        except Exception as error:
+            failure = RuntimeError(f"{type(error).__name__}: {error}")
+        while alive.wait():
+            placement, _, descriptors = receive(channel)
+            _reap(children)
+            with socket.socket(fileno=descriptors[0]) as worker:
+                if failure is not None:
+                    send(channel, failure)
+                    continue
+                server = os.getpid()
+                pid = os.fork()
+                if pid == 0:
+                    channel.close()
+                    from .worker import child
 
-                child(worker, program)
-            children.add(pid)
-        send(channel, pid)
+                    child(worker, program, placement, server)
+                children.add(pid)
+            send(channel, pid)
     _end(children)
+
+
+class _Liveness:
+    """Waits for requests, and for the end of the trainer.
+
+    The end of the channel does not always tell: a process forked from the trainer by a library may hold a copy of it. The
+    signal on a parent's death is of no use either: it comes when the thread that started this process ends.
+    """
+
+    def __init__(self, channel: socket.socket, parent: int) -> None:
+        self._poll = select.poll()
+        self._poll.register(channel, select.POLLIN)
+        self._parent = -1
+        with contextlib.suppress(AttributeError, OSError):  # not Linux, an old kernel, a sandbox, or gone already
+            self._parent = os.pidfd_open(parent)
+            self._poll.register(self._parent, select.POLLIN)
+
+    def wait(self) -> bool:
+        """True once there is something to receive, False once the trainer is gone."""
+        return all(descriptor != self._parent for descriptor, _ in self._poll.poll())
 
 
 def _reap(children: set[int]) -> None:

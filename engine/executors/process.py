@@ -2,7 +2,8 @@
 
 One dispatcher thread per worker sends morsels as Arrow IPC and waits for results; two morsels are under way per worker, so
 that it never waits for the loader. A worker that dies is replaced, and what it held is tried again one record at a time:
-the record that kills its worker becomes a row error, the others are delivered. Passthrough slots stay here: any Python value may stand in them.
+the record that kills its worker becomes a row error, the others are delivered. A fork server that dies is started again.
+Passthrough slots stay here: any Python value may stand in them.
 """
 
 from __future__ import annotations
@@ -12,40 +13,67 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from dataclasses import replace
 from queue import Empty, SimpleQueue
+from typing import Any
 
 from ..buffers import BufferPool
 from ..errors import RecordError, WorkerDiedError
+from ..forks import in_child
 from ..morsel import Morsel
 from ..physical import Program
 from ..rules import SEED_FIELD
 from ..settings import cpu_workers
 from ..work import Failure, MorselResult, run_morsel, uri_of
-from .base import Task
+from .base import Placement, Task
 from .channel import Inbox, send
-from .forkserver import ForkServer
-from .worker import BlockAddress, RunRequest
+from .forkserver import ForkServer, ServerGoneError
+from .worker import BlockAddress, RunRequest, UnsendableResultError
 
 _AHEAD = 2
 """Morsels sent to a worker before its first result is waited for."""
 _MAPPINGS = 64
 """Buffers a worker keeps mapped."""
+_INNOCENT_DEATHS = 2
+"""Deaths of workers, each without fault of the task, after which a task is suspected all the same: so it ends some day."""
+_JOIN_SECONDS = 0.5
+"""How long a dispatcher is waited for at least."""
 
 
 class ProcessExecutor:
-    """The workers of one loader."""
+    """The workers of one loader.
+
+    Args:
+        placement: niceness and cores of the workers.
+        reason: why there are processes, for `describe`.
+        unsendable: takes a task whose records, or whose result, cannot be pickled; None makes that an error.
+
+    Raises:
+        Exception: whatever pickling the program raises.
+    """
 
     splits = 2  # a message costs a fraction of a millisecond, more when the trainer keeps the GIL
     morsel_rows = 64
     pools_batches = True
 
-    def __init__(self, program: Program) -> None:
+    def __init__(
+        self,
+        program: Program,
+        placement: Placement = Placement(),  # noqa: B008  (frozen)
+        *,
+        reason: str = "",
+        unsendable: Callable[[Task], None] | None = None,
+    ) -> None:
         import cloudpickle
 
-        self.workers = cpu_workers()
+        self.workers = cpu_workers(placement.cpus)
         self.buffers = BufferPool(shared=True)
+        self.unsendable = unsendable
+        self._placement = placement
+        self._reason = reason
         self._tasks: SimpleQueue[Task | None] = SimpleQueue()
         self._closing = threading.Event()
         self._lock = threading.Lock()
@@ -55,19 +83,42 @@ class ProcessExecutor:
         self.kept = replace(program, chains=kept)
         sent = replace(program, chains=tuple(c for c in program.chains if c not in kept))
         self.unsent = frozenset(c.slot for c in kept) - {*sent.fields, SEED_FIELD}
-        self._server = ForkServer(cloudpickle.dumps(sent, protocol=5))
+        self._program = cloudpickle.dumps(sent, protocol=5)
+        self._server: ForkServer | None = None
+        self._generation = 0
+        self._links: list[_Link] = []
+        in_child(self, ProcessExecutor._disown)
+
+    def start(self) -> ProcessExecutor:
+        """Start the workers, which takes a second or two; `close` from another thread ends the wait.
+
+        Raises:
+            WorkerDiedError: they cannot be started, or cannot load the plan.
+        """
         try:
-            self._links = [_Link(self, i) for i in range(self.workers)]
+            for number in range(self.workers):
+                self._links.append(_Link(self, number))
         except BaseException:
-            self._server.close()
+            self.close(time.monotonic())
+            for link in self._links:
+                link.channel.close()
             raise
         for link in self._links:
             link.thread.start()
+        return self
 
     @property
     def pids(self) -> list[int]:
         """Process ids of the workers alive."""
         return [link.pid for link in self._links]
+
+    @property
+    def server_pid(self) -> int | None:
+        """Process id of the fork server."""
+        return None if self._server is None else self._server.pid
+
+    def describe(self) -> dict[str, Any]:
+        return {"kind": "process", "reason": self._reason, "gil_share": None}
 
     def submit(self, task: Task) -> None:
         self._tasks.put(task)
@@ -90,11 +141,25 @@ class ProcessExecutor:
                 if task is not None:
                     task.done(task.job, error)
 
-    def fork(self) -> tuple[int, socket.socket]:
-        with self._lock:
-            return self._server.fork()
+    def fork(self) -> tuple[int, socket.socket, int]:
+        """A new worker: its pid, our end of its channel, and how many fork servers there have been.
 
-    def close(self) -> None:
+        A server that is gone is started again, once.
+        """
+        with self._lock:
+            if self._server is not None:
+                with contextlib.suppress(ServerGoneError):
+                    return (*self._server.fork(self._placement), self._generation)
+                self._server.close()
+            if self._closing.is_set():
+                raise ServerGoneError("the workers are being closed")
+            self._server = ForkServer(self._program)
+            self._generation += 1
+            if self._closing.is_set():  # `close` may have looked before there was a server to abort
+                self._server.abort()
+            return (*self._server.fork(self._placement), self._generation)
+
+    def close(self, deadline: float) -> None:
         if self._closing.is_set():
             return
         self._closing.set()
@@ -102,10 +167,23 @@ class ProcessExecutor:
             self._tasks.put(None)
         for link in self._links:
             link.stop()
+        if self._server is not None:
+            self._server.abort()
         for link in self._links:
-            if link.thread is not threading.current_thread():
-                link.thread.join()
-        self._server.close()
+            if link.thread is not threading.current_thread() and link.thread.ident is not None:
+                # Long enough to see the end of a channel; only pickling a record that does not return takes longer.
+                link.thread.join(max(_JOIN_SECONDS, deadline - time.monotonic()))
+        with self._lock:
+            if self._server is not None:
+                self._server.close()
+        self.buffers.close()
+
+    def _disown(self) -> None:
+        """In a forked child: the workers are the parent's, and must see their channels end when the parent does."""
+        self._lock = threading.Lock()
+        self._closing.set()
+        for link in self._links:
+            link.channel.close()
         self.buffers.close()
 
 
@@ -114,10 +192,11 @@ class _Link:
 
     def __init__(self, executor: ProcessExecutor, number: int) -> None:
         self.executor = executor
-        self.pid, self.channel = executor.fork()
+        self.pid, self.channel, self.generation = executor.fork()
         self.inbox = Inbox(self.channel)
         self.mapped: OrderedDict[int, None] = OrderedDict()
         self.outstanding: deque[Task] = deque()
+        self.unread = False
         self.thread = threading.Thread(target=self._serve, name=f"dataio-dispatcher-{number}", daemon=True)
 
     def stop(self) -> None:
@@ -159,7 +238,7 @@ class _Link:
             parts = without(morsel, self.executor.unsent).to_ipc()
         except Exception as error:
             text = (
-                f"records {morsel.start} to {morsel.start + morsel.length - 1} cannot be sent to a worker process "
+                f"{morsel.title()} cannot be sent to a worker process "
                 f"({error}); run with workers=\"thread\""
             )
             refusal = RecordError(text)
@@ -188,17 +267,21 @@ class _Link:
         )
         try:
             send(self.channel, request, parts, tuple(descriptors))
-        except OSError:
-            pass  # the worker is gone: receiving says so, in order
+        except OSError:  # the worker is gone: receiving says so, in order
+            self.unread = len(self.outstanding) == 1
 
     def _receive(self) -> None:
         try:
             result, _ = self.inbox.receive()
-        except (EOFError, OSError):
+        except (EOFError, OSError) as error:
             if not self.executor._closing.is_set():
-                self._replace()
+                # A reset says that what was sent last lay there unread.
+                self._replace(self.unread or (isinstance(error, ConnectionResetError) and len(self.outstanding) == 1))
             return
         task = self.outstanding.popleft()
+        if isinstance(result, UnsendableResultError) and self.executor.unsendable is not None:
+            self.executor.unsendable(task)
+            return
         if self.executor.kept.chains and isinstance(result, MorselResult):
             self._add_kept(task, result)
         task.done(task.job, result)
@@ -214,23 +297,26 @@ class _Link:
         result.failures.extend(kept.failures)
         result.counters.update(kept.counters)
 
-    def _replace(self) -> None:
-        """The worker died: what it held is tried again record by record, so that only the record that kills is lost."""
-        victim = self.outstanding.popleft()
-        waiting = list(self.outstanding)
-        self.outstanding.clear()
+    def _replace(self, unread: bool) -> None:
+        """The worker died. What it had begun is tried again record by record, so that only the record that kills is lost;
+        what it never saw (`unread`), or lost because the fork server was killed, is tried again as it is.
+        """
+        while len(self.outstanding) > 1:
+            self.executor.submit(self.outstanding.pop())
         self.channel.close()
-        pid = self.pid
         self.mapped.clear()
-        for task in waiting:
-            self.executor.submit(task)
-        if victim.morsel.length > 1:
+        self.unread = False
+        pid, generation = self.pid, self.generation
+        self.pid, self.channel, self.generation = self.executor.fork()
+        self.inbox = Inbox(self.channel)
+        victim = self.outstanding.popleft()
+        if (unread or self.generation != generation) and victim.deaths < _INNOCENT_DEATHS:
+            self.executor.submit(replace(victim, deaths=victim.deaths + 1))
+        elif victim.morsel.length > 1:
             for task in victim.records():
                 self.executor.submit(task)
         else:
             victim.done(victim.job, lost(victim, pid))
-        self.pid, self.channel = self.executor.fork()
-        self.inbox = Inbox(self.channel)
 
 
 def without(morsel: Morsel, names: frozenset[str]) -> Morsel:
@@ -250,7 +336,7 @@ def lost(task: Task, pid: int) -> MorselResult:
     slot = task.program.chains[0].slot
     sources = morsel.values(slot)
     error = WorkerDiedError(
-        f"worker process {pid} died while it held records {morsel.start} to {morsel.start + morsel.length - 1}; "
+        f"worker process {pid} died while it held {morsel.title()}; "
         "one of them, or an op, killed it (out of memory, a crash in native code, or a signal)"
     )
     for i in range(morsel.length):

@@ -5,11 +5,14 @@ Kernels release the GIL (libjpeg-turbo, OpenCV, torch, NumPy), so threads share 
 
 from __future__ import annotations
 
+import os
 import threading
+import time
 from queue import SimpleQueue
+from typing import Any
 
 from ..buffers import BufferPool
-from ..settings import cpu_workers, drain_timeout
+from ..settings import cpu_workers
 from ..work import run_morsel
 from .base import Task
 
@@ -29,17 +32,29 @@ class _Pool:
         for thread in self.threads:
             thread.start()
 
-    def stop(self) -> None:
+    def stop(self, deadline: float) -> None:
         for _ in self.threads:
             self.tasks.put(None)
         for thread in self.threads:
             if thread is not threading.current_thread():
-                thread.join(drain_timeout())  # an op that never returns is left behind: its thread is a daemon
+                # A call that does not return is left behind: its thread is a daemon.
+                thread.join(max(0.0, deadline - time.monotonic()))
         self.buffers.close()
 
 
 _lock = threading.RLock()
 _shared: _Pool | None = None
+
+
+def _forget() -> None:
+    """In a forked child: the pool's threads stayed in the parent, and one of them may have held the lock."""
+    global _lock, _shared
+    _lock = threading.RLock()
+    _shared = None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
 
 
 def _work(tasks: SimpleQueue[Task | None]) -> None:
@@ -72,8 +87,9 @@ class ThreadExecutor:
     pools_batches = False
     morsel_rows = 16
 
-    def __init__(self) -> None:
+    def __init__(self, reason: str = "") -> None:
         global _shared
+        self._reason = reason
         with _lock:
             if _shared is None:
                 _shared = _Pool(cpu_workers())
@@ -86,7 +102,15 @@ class ThreadExecutor:
     def submit(self, task: Task) -> None:
         self._tasks.put(task)
 
-    def close(self) -> None:
+    @property
+    def threads(self) -> list[threading.Thread]:
+        """The pool's threads."""
+        return [] if self._pool is None else self._pool.threads
+
+    def describe(self) -> dict[str, Any]:
+        return {"kind": "thread", "reason": self._reason, "gil_share": None}
+
+    def close(self, deadline: float) -> None:
         global _shared
         with _lock:
             pool, self._pool = self._pool, None
@@ -96,4 +120,4 @@ class ThreadExecutor:
             if pool.users:
                 return
             _shared = None
-        pool.stop()
+        pool.stop(deadline)

@@ -7,21 +7,31 @@ buffers this worker has not mapped yet come with it. Back: the pickled `MorselRe
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import mmap
 import os
 import pickle
+import signal
 import socket
+import sys
 import threading
+import traceback
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
 
+from ..errors import DataioError
 from ..morsel import Morsel
 from ..physical import Program
 from ..work import MorselResult, run_morsel
+from .base import Placement
 from .channel import receive, send
+
+
+class UnsendableResultError(DataioError, TypeError):
+    """What an op gave cannot be pickled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +81,7 @@ def work(channel: socket.socket, program: Program) -> None:
         except Exception as error:  # pickling comes before the first byte is sent
             text = f"a result cannot leave its worker process ({error}); run with workers=\"thread\""
             with contextlib.suppress(ConnectionError):  # the loader closed meanwhile: that ends this loop
-                send(channel, TypeError(text))
+                send(channel, UnsendableResultError(text))
 
 
 def _listen(channel: socket.socket, inbox: SimpleQueue[Any]) -> None:
@@ -114,8 +124,6 @@ def _rows(mappings: dict[int, mmap.mmap], address: BlockAddress) -> np.ndarray:
 
 def _portable(error: Exception) -> Exception:
     """The exception itself when it survives pickling, else its text."""
-    import traceback
-
     error.add_note("in a worker process:\n" + "".join(traceback.format_exception(error)))
     try:
         pickle.loads(pickle.dumps(error))
@@ -124,18 +132,32 @@ def _portable(error: Exception) -> Exception:
     return error
 
 
-def child(channel: socket.socket, program: Program) -> Any:
-    """The whole life of a worker after the fork; never returns."""
-    import signal
-
+def child(channel: socket.socket, program: Program, placement: Placement, server: int) -> Any:
+    """The whole life of a worker after the fork, from process `server`; never returns."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the trainer, which then closes the channel
     code = 1
     try:
+        die_with(server)
+        placement.apply()
         work(channel, program)
         code = 0
     except BaseException:
-        import traceback
-
         traceback.print_exc()
     finally:
         os._exit(code)
+
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with(parent: int) -> None:
+    """Have the system kill this process as soon as its parent, which has one thread, is gone.
+
+    The end of the channel tells a worker the same, but not one in the middle of a long op. Elsewhere than on Linux the fork
+    server kills those.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it went before
+        os._exit(1)
