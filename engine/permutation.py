@@ -76,6 +76,10 @@ class Permutation:
     def __reduce__(self) -> tuple[type[Permutation], tuple[int, ...]]:
         return Permutation, (self._length, *self._key)
 
+    def __iter__(self) -> Iterator[int]:
+        for block in self.blocks(size=_BLOCK):
+            yield from block.tolist()
+
     def __getitem__(self, position: int) -> int:
         position = operator.index(position)
         return int(self.at(range(position, position + 1))[0])
