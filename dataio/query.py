@@ -10,8 +10,8 @@ from .engine.errors import unknown_columns
 from .engine.explain import explain
 from .engine.expr import Cond
 from .engine.plan import Filter, Limit, MapRecords, Plan, Scan, Select, walk
-from .engine.records import rows_below
 from .engine.rules import optimize
+from .engine.streams import rows_below
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -14,18 +14,22 @@ import numpy as np
 
 from .buffers import Block
 from .physical import Program
+from .units import Unit
 from .work import Failure
 
 
 class Keys:
-    """The records' keys, made when asked for: known strings, else stems of paths, else running numbers."""
+    """The records' keys, made when asked for: known strings, else stems of paths, else positions in the epoch."""
 
-    __slots__ = ("_known", "_paths", "_start")
+    __slots__ = ("_indices", "_known", "_paths")
 
     def __init__(
-        self, start: int, known: Sequence[str | None] | None = None, paths: tuple[Sequence[Any], ...] = ()
+        self,
+        indices: Sequence[int],
+        known: Sequence[str | None] | None = None,
+        paths: tuple[Sequence[Any], ...] = (),
     ) -> None:
-        self._start = start
+        self._indices = indices
         self._known = known
         self._paths = paths
 
@@ -35,7 +39,7 @@ class Keys:
         for column in self._paths:
             if isinstance(column[row], (str, os.PathLike)):
                 return stem(column[row])
-        return str(self._start + row)
+        return str(self._indices[row])
 
 
 def stem(path: Any) -> str:
@@ -48,14 +52,15 @@ class Job:
     """One batch being worked on.
 
     Attributes:
-        number: within the epoch; `start` is the number of its first record.
+        number: within the epoch, on this rank.
+        unit: the records as they were cut; `unit.indices` are their positions in the epoch.
         blocks: preallocated rows, for slots whose row type is known, or `guessed` to be that of the batch before.
         failures: first failure of each failed row.
         waiting: rows whose morsel has not come back.
     """
 
     number: int
-    start: int
+    unit: Unit
     length: int
     keys: Keys
     program: Program
@@ -99,6 +104,9 @@ Allocate: TypeAlias = Callable[[tuple[int, ...], Any], np.ndarray]
 class FinishedBatch:
     """The survivors of one batch, slot by slot, and what became of the others.
 
+    `positions` are those of all its records in the epoch, `after` the state of the source behind them, `consumed` the
+    records of the epoch up to there, on all ranks.
+
     Batches are values: a batch transform makes a new one by `with_slots` or `permuted`, in memory from `allocate`.
     """
 
@@ -110,7 +118,9 @@ class FinishedBatch:
         self.submitted = job.length
         self.slots = slots
         self.indices = indices
-        self.start = job.start
+        self.positions = job.unit.indices
+        self.after = job.unit.after
+        self.consumed = job.unit.consumed
         self._keys = job.keys
         self._failures = job.failures
         self._context = job.context
@@ -151,7 +161,7 @@ class FinishedBatch:
                 "op": f.op,
                 "message": f.message,
                 "slot": f.slot,
-                "record": self.start + row,
+                "record": int(self.positions[row]),
                 "uri": f.uri,
                 "type": f.error,
             }

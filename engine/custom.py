@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import dis
 import hashlib
 import inspect
+import random
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
+
+from .rng import record_stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +126,86 @@ def _constant(value: Any) -> Any:
 
 
 def _plain(cell: Any) -> bool:
+    return _filled(cell) and isinstance(cell.cell_contents, (bool, int, float, str, bytes, tuple, type(None)))
+
+
+def record_caller(function: Callable[[Any], Any], seed: int, epoch: int) -> Callable[[Any, int], Any]:
+    """`function` as a function of a record and its index in the pass, whose random draws follow from these alone.
+
+    A function with a parameter `rng` gets the record's stream (`engine.rng`). One that names `random` or `np.random` is
+    called with those seeded for the record and put back afterwards; what another thread draws from them meanwhile
+    is not protected, so prefer `rng`.
+    """
+    if function._draws if isinstance(function, CustomOp) else _takes_rng(function):
+        return lambda record, index: function(record, rng=record_stream(seed, epoch, index))  # type: ignore[call-arg]
+    inner = function.fn if isinstance(function, CustomOp) and function.fn is not None else function
+    if not (modules := global_generators(inner)):
+        return lambda record, index: function(record)
+    return lambda record, index: _seeded(function, record, record_stream(seed, epoch, index), modules)
+
+
+_global_lock = threading.RLock()
+
+
+def _seeded(function: Callable[[Any], Any], record: Any, stream: Any, modules: frozenset[str]) -> Any:
+    """`function(record)` with the global generators seeded from `stream`, and put back."""
+    words = stream.integers(0, 1 << 32, 4, dtype=np.uint32)
+    with _global_lock:
+        python = random.getstate() if "random" in modules else None
+        numpy = np.random.get_state() if "numpy.random" in modules else None
+        try:
+            if python is not None:
+                random.seed(int.from_bytes(words.tobytes(), "little"))
+            if numpy is not None:
+                np.random.seed(words)
+            return function(record)
+        finally:
+            if python is not None:
+                random.setstate(python)
+            if numpy is not None:
+                np.random.set_state(numpy)
+
+
+def global_generators(function: Callable[..., Any], depth: int = 3) -> frozenset[str]:
+    """Which of `random` and `numpy.random` a Python function names, itself or in functions that it names."""
+    code = getattr(function, "__code__", None)
+    if code is None or depth == 0:
+        return frozenset()
+    found: set[str] = set()
+    scope = {**getattr(function, "__globals__", {}), **_cells(function)}
+    names = _names(code)
+    for name in names:
+        value = scope.get(name)
+        if value is random or getattr(value, "__self__", None) is random._inst:  # type: ignore[attr-defined]
+            found.add("random")
+        elif (value is np and "random" in names) or value is np.random:
+            found.add("numpy.random")
+        elif getattr(value, "__self__", None) is np.random.mtrand._rand:
+            found.add("numpy.random")
+        elif inspect.isfunction(value) and value is not function:
+            found |= global_generators(value, depth - 1)
+    if {"random", "numpy"} & names and "IMPORT_NAME" in {i.opname for i in dis.get_instructions(code)}:
+        found |= {"random"} if "random" in names else set()
+        found |= {"numpy.random"} if "numpy" in names and "random" in names else set()
+    return frozenset(found)
+
+
+def _names(code: Any) -> set[str]:
+    """Global and attribute names of a function's code and of the functions inside it."""
+    inner = (_names(c) for c in code.co_consts if hasattr(c, "co_names"))
+    return {*code.co_names, *code.co_freevars}.union(*inner)
+
+
+def _cells(function: Callable[..., Any]) -> dict[str, Any]:
+    """What the function closes over, by name."""
+    cells = getattr(function, "__closure__", None) or ()
+    names = function.__code__.co_freevars
+    return {n: c.cell_contents for n, c in zip(names, cells) if _filled(c)}
+
+
+def _filled(cell: Any) -> bool:
     try:
-        return isinstance(cell.cell_contents, (bool, int, float, str, bytes, tuple, type(None)))
+        cell.cell_contents  # noqa: B018
     except ValueError:  # an empty cell
         return False
+    return True

@@ -9,6 +9,7 @@ from .expr import Cond
 from .plan import (
     Batch,
     BatchOps,
+    BucketBy,
     Chain,
     Collate,
     Filter,
@@ -16,6 +17,7 @@ from .plan import (
     Limit,
     MapBatches,
     MapRecords,
+    Pack,
     Plan,
     Scan,
     Select,
@@ -27,6 +29,11 @@ from .rewrite import Rewritten
 
 def function_name(function: Callable[..., Any]) -> str:
     return str(getattr(function, "name", None) or getattr(function, "__qualname__", type(function).__qualname__))
+
+
+def key_text(key: Any) -> str:
+    """What decides which records stand together: a field, an index, a condition or a function's name."""
+    return str(key) if isinstance(key, (str, int, Cond)) else function_name(key)
 
 
 def chain_text(chain: Chain) -> str:
@@ -62,7 +69,20 @@ def node_text(node: Plan) -> list[str]:
         case Collate(prefetch=prefetch):
             return [f"Collate prefetch={prefetch}"]
         case GroupBy(key=key, prefetch=prefetch):
-            return [f"GroupBy {key if isinstance(key, (str, int)) else function_name(key)}, prefetch={prefetch}"]
+            return [f"GroupBy {key_text(key)}, prefetch={prefetch}"]
+        case BucketBy():
+            sizes = node.sizes if isinstance(node.sizes, int) else dict(node.sizes)
+            boundaries = "" if node.boundaries is None else f", boundaries={list(node.boundaries)}"
+            return [
+                f"BucketBy {key_text(node.key)}, sizes={sizes}{boundaries}, drop_last={node.drop_last}, "
+                f"max_open={node.max_open}, prefetch={node.prefetch}"
+            ]
+        case Pack():
+            return [
+                f"Pack {node.slot}: length={node.length}, size={node.size}, tokens={key_text(node.tokens)}, "
+                f"strategy={node.strategy}, open_rows={node.open_rows}, overflow={node.overflow}, "
+                f"pad_value={node.pad_value}, drop_last={node.drop_last}, prefetch={node.prefetch}"
+            ]
         case BatchOps(calls=calls):
             return [f"BatchOps {' -> '.join(map(str, calls))}"]
         case MapBatches(function=function):

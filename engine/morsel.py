@@ -19,13 +19,12 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Morsel:
-    """Rows `[start, start + length)` of an epoch, which are rows `[offset, offset + length)` of their batch.
+    """Rows `[offset, offset + length)` of a batch, the records at positions `indices` of the epoch.
 
-    `skip` lists rows (relative to the morsel) that failed before they got here; `inactive` maps a slot to the rows
-    where it is switched off.
+    `skip` lists rows (relative to the morsel) that failed before they got here.
     """
 
-    start: int
+    indices: Sequence[int]
     offset: int
     length: int
     objects: dict[str, Sequence[Any]] = field(default_factory=dict)
@@ -50,13 +49,18 @@ class Morsel:
     def record(self, row: int) -> Morsel:
         """The morsel of one of its records."""
         return Morsel(
-            start=self.start + row,
+            indices=self.indices[row : row + 1],
             offset=self.offset + row,
             length=1,
             objects={name: values[row : row + 1] for name, values in self.objects.items()},
             batch=None if self.batch is None else self.batch.slice(row, 1),
             skip=frozenset((0,)) if row in self.skip else frozenset(),
         )
+
+    def title(self) -> str:
+        """`record 3` or `records 3 to 9`, for messages."""
+        first, last = self.indices[0], self.indices[-1]
+        return f"record {first}" if first == last else f"records {first} to {last}"
 
     def to_ipc(self) -> tuple[bytes, bytes]:
         """(Arrow IPC message, pickled rest) for another process; the message is empty without Arrow columns."""
@@ -66,7 +70,7 @@ class Morsel:
         rest = {name: values for name, values in self.objects.items() if name not in names}
         import cloudpickle
 
-        header = (self.start, self.offset, self.length, self.skip, rest)
+        header = (self.indices, self.offset, self.length, self.skip, rest)
         try:
             pickled = pickle.dumps(header, protocol=5)
         except Exception:  # a lambda, a local class
@@ -77,8 +81,8 @@ class Morsel:
 
     @classmethod
     def from_ipc(cls, message: Any, pickled: Any) -> Morsel:
-        start, offset, length, skip, rest = pickle.loads(pickled)
-        return cls(start, offset, length, rest, _from_stream(message) if message else None, skip)
+        indices, offset, length, skip, rest = pickle.loads(pickled)
+        return cls(indices, offset, length, rest, _from_stream(message) if message else None, skip)
 
 
 def _stream(batch: pa.RecordBatch) -> bytes:

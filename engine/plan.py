@@ -141,7 +141,15 @@ class Shape(Plan):
     """The stage that turns records into batches: exactly one per plan."""
 
     __slots__ = ()
+    input: Plan
     prefetch: int
+
+    def fields(self) -> frozenset[str]:
+        """Record fields that decide which records stand together."""
+        key = getattr(self, "key", None) or getattr(self, "tokens", None)
+        if isinstance(key, Cond):
+            return frozenset(key.columns())
+        return frozenset([key] if isinstance(key, str) else [])
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +180,48 @@ class GroupBy(Shape):
 
 
 @dataclass(frozen=True, slots=True)
+class BucketBy(Shape):
+    """Records of one bucket per batch: as many open batches as there are buckets, at most `max_open`.
+
+    Attributes:
+        key: a field, a condition, or a callable on the record; records with equal keys share a bucket.
+        boundaries: when given, the key is a number and the bucket how many boundaries it is not below.
+        sizes: records per batch, one for all buckets or pairs of bucket and size.
+    """
+
+    input: Plan
+    key: str | Cond | Callable[[Any], Any]
+    sizes: int | tuple[tuple[Any, int], ...]
+    boundaries: tuple[float, ...] | None = None
+    drop_last: bool = False
+    max_open: int = 256
+    prefetch: int = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Pack(Shape):
+    """Token sequences packed into rows of `length` tokens, `size` rows per batch.
+
+    Attributes:
+        slot: the slot that is packed; other slots of one dimension and the same length are packed alike.
+        tokens: where a record's number of tokens is known before it is decoded: a field (a number, or a sequence that
+            is counted), or a callable on the record.
+    """
+
+    input: Plan
+    length: int
+    size: int
+    slot: str
+    tokens: str | Callable[[Any], Any]
+    strategy: str = "first_fit"
+    open_rows: int = 64
+    overflow: str = "error"
+    pad_value: int = 0
+    drop_last: bool = False
+    prefetch: int = 4
+
+
+@dataclass(frozen=True, slots=True)
 class BatchOps(Plan):
     """Run these batch transforms, in order, on each finished batch."""
 
@@ -195,6 +245,10 @@ def needs_records(plan: Plan) -> bool:
         if isinstance(node, Filter) and not isinstance(node.condition, Cond):
             return True
         if isinstance(node, GroupBy) and not isinstance(node.key, str):
+            return True
+        if isinstance(node, BucketBy) and not isinstance(node.key, (str, Cond)):
+            return True
+        if isinstance(node, Pack) and not isinstance(node.tokens, str):
             return True
         if isinstance(node, Slots) and node.whole_records:
             return True

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from .calls import Decoder, OpCall, Transform, is_body
 from .expr import All, Cond
-from .plan import Batch, Filter, GroupBy, Limit, Plan, Scan, Select, Shape, Slots, needs_records
+from .plan import Filter, Limit, Plan, Scan, Select, Shape, Slots, needs_records
 from .registry import fusions, simplifications
 from .rewrite import Rewritten, Rule, rewrite, rule
 
@@ -68,7 +68,7 @@ def select_pushdown(node: Select) -> Plan | None:
 
 
 @rule(Shape)
-def projection_pushdown(node: Batch | GroupBy) -> Plan | None:
+def projection_pushdown(node: Shape) -> Plan | None:
     """Batch(Slots(Scan)) -> Batch(Slots(Scan(columns))): read what slots, keys, arguments and groups need."""
     slots = node.input
     if not isinstance(slots, Slots) or not isinstance(slots.input, Scan) or needs_records(node):
@@ -76,16 +76,14 @@ def projection_pushdown(node: Batch | GroupBy) -> Plan | None:
     scan = slots.input
     if not scan.columnar:
         return None
-    needed = {*slots.columns(), *KEY_FIELDS, SEED_FIELD}
-    if isinstance(node, GroupBy):
-        needed.add(str(node.key))
+    needed = {*slots.columns(), *KEY_FIELDS, SEED_FIELD, *node.fields()}
     available = scan.columns if scan.columns is not None else tuple(scan.source.schema().names)  # type: ignore[attr-defined]
     kept = tuple(name for name in available if name in needed)
     if kept == available or not {c.slot for c in slots.chains if not c.optional} <= set(available):
         return None  # a slot without its column fails when it runs, with all the columns there are in the message
     if not kept:  # without a column there are no rows to count
         return None
-    return replace(node, input=replace(slots, input=replace(scan, columns=kept)))
+    return replace(node, input=replace(slots, input=replace(scan, columns=kept)))  # type: ignore[type-var]
 
 
 CallsRewrite: TypeAlias = Callable[[tuple[OpCall, ...]], "tuple[OpCall, ...] | None"]

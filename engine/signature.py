@@ -11,6 +11,7 @@ from .expr import Cond
 from .plan import (
     Batch,
     BatchOps,
+    BucketBy,
     Chain,
     Collate,
     Filter,
@@ -18,6 +19,7 @@ from .plan import (
     Limit,
     MapBatches,
     MapRecords,
+    Pack,
     Plan,
     Scan,
     Select,
@@ -57,12 +59,44 @@ def canonical_plan(plan: Plan) -> list[dict[str, Any]]:
             case Collate(prefetch=prefetch):
                 out.append({"collate": True, "prefetch": prefetch})
             case GroupBy(key=key, prefetch=prefetch):
-                out.append({"group_by": key if isinstance(key, (str, int)) else canonical_function(key), "prefetch": prefetch})
+                out.append({"group_by": _key(key), "prefetch": prefetch})
+            case BucketBy():
+                out.append(
+                    {
+                        "bucket_by": _key(node.key),
+                        "sizes": node.sizes,
+                        "boundaries": node.boundaries,
+                        "drop_last": node.drop_last,
+                        "max_open": node.max_open,
+                        "prefetch": node.prefetch,
+                    }
+                )
+            case Pack():
+                out.append(
+                    {
+                        "pack": node.length,
+                        "size": node.size,
+                        "slot": node.slot,
+                        "tokens": _key(node.tokens),
+                        "strategy": node.strategy,
+                        "open_rows": node.open_rows,
+                        "overflow": node.overflow,
+                        "pad_value": node.pad_value,
+                        "drop_last": node.drop_last,
+                        "prefetch": node.prefetch,
+                    }
+                )
             case BatchOps(calls=calls):
                 out.append({"batch_ops": [c.canonical() for c in calls]})
             case MapBatches(function=function):
                 out.append({"map_batches": canonical_function(function)})
     return out
+
+
+def _key(key: Any) -> Any:
+    if isinstance(key, Cond):
+        return key.canonical()
+    return key if isinstance(key, (str, int)) else canonical_function(key)
 
 
 def signature(plan: Plan) -> str:

@@ -1,9 +1,14 @@
-"""What a plan scans: rows one by one, or Arrow record batches that take projection and predicates."""
+"""What a plan scans: rows one by one, rows by number, or Arrow record batches that take projection and predicates.
+
+A source is read in passes. A `Pass` names one (its epoch, and the seed that random orders are drawn from), and the same
+pass always gives the same records in the same order, so that a position in it is enough to continue.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .expr import Cond
@@ -11,9 +16,24 @@ from .expr import Cond
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from .streams import Stream
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One pass over a source.
+
+    Attributes:
+        epoch: number of the pass; a shuffled source has another order in each.
+        seed: of the run, for sources that were given no seed of their own.
+    """
+
+    epoch: int = 0
+    seed: int = 0
+
 
 class Source(ABC):
-    """Something that can be iterated once per epoch. Compared by identity."""
+    """Something that can be read once per epoch. Compared by identity."""
 
     @abstractmethod
     def describe(self) -> str:
@@ -21,15 +41,53 @@ class Source(ABC):
 
     @abstractmethod
     def length(self) -> int | None:
-        """Number of records, None when unknown before iterating."""
+        """Number of records, None when unknown before reading."""
 
 
 class RowSource(Source):
     """Yields Python records."""
 
     @abstractmethod
-    def rows(self) -> Iterator[Any]:
-        """A fresh iterator over the records of one epoch."""
+    def stream(self, pass_: Pass, state: Any = None) -> Stream:
+        """The records of one pass: all of them, or those after `state`, which an earlier stream of this pass gave."""
+
+    def rows(self, pass_: Pass = Pass()) -> Iterator[Any]:  # noqa: B008
+        """The records of one pass, one by one."""
+        return self.stream(pass_).records()
+
+
+class IterableSource(RowSource):
+    """Yields Python records that come in their own order only; continuing means to iterate again and skip."""
+
+    @abstractmethod
+    def iterate(self, pass_: Pass) -> Iterator[Any]:
+        """A fresh iterator over the records of one pass."""
+
+    def stream(self, pass_: Pass, state: Any = None) -> Stream:
+        from .streams import IteratorStream
+
+        return IteratorStream(lambda: self.iterate(pass_), int(state or 0))
+
+
+class IndexedSource(RowSource):
+    """Yields Python records that can be fetched by position, in any order; continuing costs nothing."""
+
+    @abstractmethod
+    def length(self) -> int:
+        """Number of records."""
+
+    @abstractmethod
+    def at(self, positions: Sequence[int], pass_: Pass) -> list[Any]:
+        """The records at these positions of the pass, each in [0, length)."""
+
+    def stream(self, pass_: Pass, state: Any = None) -> Stream:
+        from .streams import IndexedStream
+
+        return IndexedStream(self, pass_, state)
+
+    def order_length(self) -> int | None:
+        """The length that the order depends on, None when it does not: a checkpoint of a shuffled source fits no other."""
+        return None
 
 
 class ColumnarSource(Source):
@@ -41,10 +99,20 @@ class ColumnarSource(Source):
 
     @abstractmethod
     def record_batches(
-        self, *, columns: tuple[str, ...] | None, predicate: Cond | None, limit: int | None, offset: int = 0
+        self,
+        *,
+        columns: tuple[str, ...] | None,
+        predicate: Cond | None,
+        limit: int | None,
+        offset: int = 0,
+        pass_: Pass = Pass(),  # noqa: B008
     ) -> Iterator[pa.RecordBatch]:
         """A fresh iterator over one epoch: rows that satisfy `predicate`, then `offset` skipped and `limit` kept,
         with only `columns` (None: all) and in that order. Row order is the source's."""
+
+    def take(self, rows: Sequence[int], columns: tuple[str, ...] | None) -> pa.RecordBatch | None:
+        """These rows by number, or None when the source cannot be indexed."""
+        return None
 
 
 class RangeReader(Protocol):

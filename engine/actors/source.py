@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +18,9 @@ from ..expr import Cond, field_getter
 from ..morsel import Morsel, column_values
 from ..physical import ChainProgram
 from ..plan import Chain
-from ..records import BadRecord, Unit, units
 from ..rules import KEY_FIELDS, SEED_FIELD
+from ..streams import BadRecord, rows_of
+from ..units import Unit
 from ..work import MISSING, Failure, MorselResult, failure_of, run_morsel
 
 if TYPE_CHECKING:
@@ -40,12 +41,11 @@ class SourceActor(Actor):
     def __init__(self, graph: Graph) -> None:
         super().__init__("source", graph)
         self.graph = graph
-        self.units: Iterator[Unit] = units(graph.shape)
-        self.index = 0
+        self.units = graph.units
 
     def loop(self) -> None:
         graph, stats = self.graph, self.graph.stats
-        number = 0
+        number = graph.resume.batches
         try:
             while True:
                 waited = time.perf_counter_ns()
@@ -54,6 +54,10 @@ class SourceActor(Actor):
                 began = time.perf_counter_ns()
                 stats.source_wait_ns += began - waited
                 unit = next(self.units, None)
+                while unit is not None and number in graph.resume.ahead:  # delivered already, out of order
+                    number += 1
+                    graph.delivered_already(number)
+                    unit = next(self.units, None)
                 if unit is None:
                     break
                 self.dispatch(number, unit)
@@ -65,29 +69,28 @@ class SourceActor(Actor):
         graph.shape_mailbox.put((number, Mark.END))
 
     def finished(self) -> None:
-        close = getattr(self.units, "close", None)
-        if close is not None:
-            close()
-        self.units = iter(())
+        self.units.close()
 
     def dispatch(self, number: int, unit: Unit) -> None:
         """Make the job of one batch and queue its morsels."""
         graph = self.graph
         length = len(unit)
-        columns = Columns(unit, graph, self.index)
+        columns = Columns(unit, graph)
         job = Job(
             number=number,
-            start=self.index,
+            unit=unit,
             length=length,
-            keys=columns.keys(self.index),
+            keys=columns.keys(),
             program=graph.program,
             inactive=columns.inactive,
             failures=columns.failures,
             context=columns.context,
             waiting=length,
         )
-        self.index += length
         graph.stats.submitted += length
+        if not length:  # a step that this rank takes without records
+            graph.shape_mailbox.put((number, (job, MorselResult(0, 0))))
+            return
         if graph.program.inline:
             self.run_inline(job, columns)
             return
@@ -109,7 +112,7 @@ class SourceActor(Actor):
         for offset in range(0, length, rows):
             if graph.record_credits is not None and not graph.record_credits.take():
                 return
-            morsel = columns.morsel(job.start, offset, min(rows, length - offset), failed)
+            morsel = columns.morsel(offset, min(rows, length - offset), failed)
             graph.executor.submit(
                 Task(graph.program, job, morsel, graph.seed, graph.epoch, graph.morsel_done, graph.part_done, graph.stopped)
             )
@@ -117,7 +120,7 @@ class SourceActor(Actor):
     def run_inline(self, job: Job, columns: Columns) -> None:
         """Nothing to read, decode or transform: not worth a trip to the workers."""
         graph = self.graph
-        morsel = columns.morsel(job.start, 0, job.length, frozenset(job.failures))
+        morsel = columns.morsel(0, job.length, frozenset(job.failures))
         result: MorselResult = run_morsel(graph.program, morsel, {}, graph.seed, graph.epoch, job.inactive)
         graph.shape_mailbox.put((job.number, (job, result)))
 
@@ -125,17 +128,16 @@ class SourceActor(Actor):
 class Columns:
     """The columns that the chains of a plan read from one unit of records, and the rows that lack them."""
 
-    def __init__(self, unit: Unit, graph: Graph, start: int) -> None:
+    def __init__(self, unit: Unit, graph: Graph) -> None:
         self.unit = unit
-        self.start = start
         self.length = len(unit)
         self.failures: dict[int, Failure] = {}
         self.values: dict[str, Sequence[Any]] = {}
         self.chains = graph.program.chains
         self.single = len(self.chains) == 1
         self.context: list[Any] | None = None
-        rows = unit.rows
         if unit.batch is None:
+            rows = self.rows
             kinds = set(map(type, rows))
             if BadRecord in kinds:
                 self._mark_bad(rows)
@@ -152,15 +154,18 @@ class Columns:
         if graph.context is not None:
             self.context = self._context(graph.context)
 
+    @property
+    def rows(self) -> list[Any]:
+        """The records as Python objects, where they are no record batch."""
+        return self.unit.rows or []
+
     def _mark_bad(self, rows: list[Any]) -> None:
         for i, row in enumerate(rows):
             if isinstance(row, BadRecord):
                 self.failures[i] = failure_of(i, None, "map", row.op, None, row.error)
 
     def _context(self, function: Callable[[Any], Any]) -> list[Any]:
-        from ..records import rows_of
-
-        rows = self.unit.rows if self.unit.batch is None else list(rows_of(self.unit.batch))
+        rows = self.rows if self.unit.batch is None else list(rows_of(self.unit.batch))
         return [None if i in self.failures else function(row) for i, row in enumerate(rows)]
 
     # ---------------------------------------------------------------- slots
@@ -179,7 +184,7 @@ class Columns:
                         error = RecordError(f"slot {slot!r}: the value is null")
                         self.failures.setdefault(i, failure_of(i, slot, "read", "read", None, error))
             return
-        rows = self.unit.rows
+        rows = self.rows
         if self.mappings:
             try:
                 self.values[slot] = list(map(itemgetter(slot), rows))
@@ -217,7 +222,7 @@ class Columns:
             if name not in self.unit.batch.schema.names:
                 self.values[name] = [MISSING] * self.length
             return
-        rows = self.unit.rows
+        rows = self.rows
         if self.mappings:
             self.values[name] = [row.get(name, MISSING) for row in rows]
         else:
@@ -268,7 +273,7 @@ class Columns:
 
     def _first(self, rows: np.ndarray) -> int:
         """The number, within the epoch, of the first record that is marked."""
-        return self.start + int(rows.argmax())
+        return int(self.unit.indices[int(rows.argmax())])
 
     def _switched_off(self, chain: Chain) -> np.ndarray:
         """bool[length]: the record lacks the optional slot's value, or its condition says so."""
@@ -298,13 +303,13 @@ class Columns:
         if batch is not None:
             return self.column(name) if name in batch.schema.names else [None] * self.length
         if self.mappings:
-            return [row.get(name) for row in self.unit.rows]
-        return [None if i in self.failures else field_getter(row)(name) for i, row in enumerate(self.unit.rows)]
+            return [row.get(name) for row in self.rows]
+        return [None if i in self.failures else field_getter(row)(name) for i, row in enumerate(self.rows)]
 
     def _absent(self, slot: str) -> np.ndarray:
         batch = self.unit.batch
         if batch is None:
-            rows = self.unit.rows
+            rows = self.rows
             return np.fromiter((isinstance(r, Mapping) and r.get(slot) is None for r in rows), np.bool_, self.length)
         if slot not in batch.schema.names:
             return np.ones(self.length, np.bool_)
@@ -312,16 +317,16 @@ class Columns:
 
     # ---------------------------------------------------------------- keys and morsels
 
-    def keys(self, start: int) -> Keys:
-        """First of key, id, name; the stem of path or uri; the stem of the first slot's path; a running number."""
+    def keys(self) -> Keys:
+        """First of key, id, name; the stem of path or uri; the stem of the first slot's path; the position."""
         if self.unit.batch is not None:
-            return self._column_keys(start)
-        rows = self.unit.rows
+            return self._column_keys()
+        rows = self.rows
         first = next((c.slot for c in self.chains if c.slot not in self.inactive), None)
         sources = self.values.get(first, ()) if first is not None else ()
         named = not (self.mappings and all(map(_KEYS.isdisjoint, rows)))
         pathlike = any(issubclass(kind, (str, os.PathLike)) for kind in set(map(type, sources)))
-        return Keys(start, [self._key(row) for row in rows] if named else None, (sources,) if pathlike else ())
+        return Keys(self.unit.indices, [self._key(row) for row in rows] if named else None, (sources,) if pathlike else ())
 
     @staticmethod
     def _key(record: Any) -> str | None:
@@ -334,19 +339,19 @@ class Columns:
                     return stem(record[name])
         return None
 
-    def _column_keys(self, start: int) -> Keys:
+    def _column_keys(self) -> Keys:
         names = self.unit.batch.schema.names  # type: ignore[union-attr]
         for name in ("key", "id", "name"):
             if name in names:
-                return Keys(start, [str(v) for v in self.column(name)])
+                return Keys(self.unit.indices, [str(v) for v in self.column(name)])
         first = next((c.slot for c in self.chains if c.slot not in self.inactive), None)
-        return Keys(start, paths=tuple(self.column(n) for n in ("path", "uri", first) if n is not None and n in names))
+        return Keys(self.unit.indices, paths=tuple(self.column(n) for n in ("path", "uri", first) if n is not None and n in names))
 
-    def morsel(self, start: int, offset: int, length: int, failed: frozenset[int]) -> Morsel:
+    def morsel(self, offset: int, length: int, failed: frozenset[int]) -> Morsel:
         """Rows `[offset, offset + length)` of the batch."""
         whole = length == self.length
         return Morsel(
-            start=start + offset,
+            indices=self.unit.indices[offset : offset + length],
             offset=offset,
             length=length,
             objects=dict(self.values) if whole else {n: v[offset : offset + length] for n, v in self.values.items()},
