@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from .batches import Batch
+from .device import Sender, this_device, transport_to
 from .engine.actor import Mark
 from .engine.batch import FinishedBatch, describe_error
 from .engine.calls import BatchTransform
@@ -20,20 +21,22 @@ from .engine.executors.base import Executor, Placement
 from .engine.explain import explain, function_name
 from .engine.physical import Program, compile_chain
 from .engine.plan import Batch as BatchNode
-from .engine.plan import BatchOps, Collate, Filter, GroupBy, Limit, MapBatches, Plan, Scan, Slots, walk
+from .engine.plan import BatchOps, Collate, Filter, GroupBy, Limit, MapBatches, Plan, Scan, Shape, Slots, walk
 from .engine.registry import process_setups
 from .engine.rewrite import Rewritten
 from .engine.rules import optimize
 from .engine.run import Experience, Graph, RunOptions
 from .engine.settings import default_executor, drain_timeout
-from .engine.stats import RunStats
+from .engine.stats import RunStats, op_stats
+from .engine.trace import Recorder
 from .io.ranges import close_files, open_ranges
 from .io.resolve import read_source
-from .outputs import find_adapter, on_device, pinned
+from .outputs import find_adapter, on_device
 
 if TYPE_CHECKING:
     from .aio import AsyncLoaderIterator
     from .pipelines import BoundPipeline
+    from .report import Report
 
 logger = logging.getLogger("dataio.rows")
 
@@ -61,7 +64,8 @@ def make_loader(
     if device is not None and not isinstance(device, str):
         raise TypeError(f"device must be a str, got {device!r}")
     _check_pinning(pin_memory)
-    if name == "torch" and (pin_memory is True or (pin_memory == "auto" and str(device).startswith("cuda"))):
+    pins = name == "torch" and (pin_memory is True or (pin_memory == "auto" and str(device).startswith("cuda")))
+    if pins:
         adapter = pinned(adapter)
     if device is not None:
         adapter = on_device(name, adapter, device)
@@ -77,6 +81,7 @@ def make_loader(
         order=cast(Literal["submit", "completion"], _choice("order", order or "submit", "submit", "completion")),
         seed=_seed(seed),
         context=context,
+        ahead=0 if sender is None else 1,
     )
     placement = _placement(worker_niceness, worker_cpus)
     kind, reason = _workers(workers, placement)
@@ -84,9 +89,10 @@ def make_loader(
         bound,
         options,
         executor=lambda program: _make_executor(kind, program, reason, placement),
-        wrap=lambda finished: Batch(finished, name, adapter, ragged),
+        wrap=lambda finished: Batch(finished, name, adapter, ragged, sender.send(finished) if sender else {}),
         emit_empty=bool(emit_empty_batches),
         log_errors=log_errors,
+        pins=pins,
     )
 
 
@@ -121,6 +127,15 @@ def _check_pinning(value: Any) -> None:
         usable = False
     if not usable:
         raise RuntimeError("pin_memory=True needs a usable CUDA runtime; none was found")
+
+
+def _sender(device: str | None, pin_memory: bool | str, ragged: str) -> Sender | None:
+    """What copies torch tensors elsewhere ahead of the consumer; None where they stay in the batch buffers."""
+    target = "cpu" if device is None else this_device(device)
+    pin = pin_memory is True or (pin_memory == "auto" and target.startswith("cuda"))
+    if device is None and not pin:
+        return None
+    return Sender(lambda: transport_to(target), pin=pin, ragged=ragged == "list")
 
 
 def _concurrency(value: Any) -> int | None:
@@ -219,11 +234,13 @@ class DataLoader:
         wrap: Callable[[FinishedBatch], Any],
         emit_empty: bool,
         log_errors: bool | Callable[[dict[str, Any]], Any],
+        pins: bool = False,
     ) -> None:
         self._options = options
         self._make_executor = executor
         self._wrap = wrap
         self._emit_empty = emit_empty
+        self._pinned = pins
         self._log = _log_row if log_errors is True else log_errors or None
         self._logical: Plan = bound.plan(whole_records=options.context is not None)
         self._optimised: Rewritten | None = None
@@ -322,6 +339,7 @@ class DataLoader:
             **self._policy(),
             "queue_depths": self._depths(),
             "buffers": buffers,
+            "executor": executor.describe() if executor is not None else {},
             "bottleneck": self.report().bottleneck,
             "process": {"host_pool": buffers, "pinned_pool": {}, "op_stats": op_stats()},
         }
@@ -385,9 +403,9 @@ class DataLoader:
         from .report import Setup, make_report
 
         executor = self._resources.executor
-        workers = executor.describe() if executor is not None else {"kind": self._kind, "gil_share": None}
+        workers = executor.describe() if executor is not None else {}
         plan = self._logical if self._optimised is None else self._optimised.plan
-        return make_report(self._stats, Setup(plan, self._options, workers["kind"], workers["gil_share"]))
+        return make_report(self._stats, Setup(plan, self._options, workers.get("kind"), workers.get("gil_share")))
 
     def trace(self, path: str | os.PathLike[str], *, events: int = 100_000) -> Recorder:
         """Record from now on what source, workers, batch ops and training loop do, for ui.perfetto.dev.

@@ -118,7 +118,7 @@ class Setup:
 
     plan: Plan
     options: RunOptions
-    kind: str
+    kind: str | None
     gil_share: float | None
 
     @property
