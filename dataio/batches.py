@@ -6,6 +6,7 @@ import copy
 from collections.abc import Iterator
 from typing import Any
 
+from .device import Arriving
 from .engine.batch import FinishedBatch, SlotColumn
 from .outputs import Adapter
 
@@ -18,10 +19,13 @@ class Batch:
     not (`ragged="list"`), and a list of Python values for object slots (`passthrough`, `as_object=True`).
     """
 
-    __slots__ = ("__weakref__", "_adapter", "_cache", "_finished", "_output", "_ragged")
+    __slots__ = ("__weakref__", "_adapter", "_arriving", "_cache", "_finished", "_output", "_ragged")
 
-    def __init__(self, finished: FinishedBatch, output: str, adapter: Adapter, ragged: str) -> None:
+    def __init__(
+        self, finished: FinishedBatch, output: str, adapter: Adapter, ragged: str, arriving: Arriving
+    ) -> None:
         self._finished = finished
+        self._arriving = arriving
         self._output = output
         self._adapter = adapter
         self._ragged = ragged
@@ -38,7 +42,9 @@ class Batch:
         """
         name = self._name(slot)
         if name not in self._cache:
-            self._cache[name] = self._convert(name, self._finished.slots[name])
+            arrived = self._arriving.get(name)
+            column = self._finished.slots[name]
+            self._cache[name] = self._convert(name, column) if arrived is None else arrived()
         return self._cache[name]
 
     def _name(self, slot: str | int) -> str:

@@ -64,12 +64,10 @@ def make_loader(
     if device is not None and not isinstance(device, str):
         raise TypeError(f"device must be a str, got {device!r}")
     _check_pinning(pin_memory)
-    pins = name == "torch" and (pin_memory is True or (pin_memory == "auto" and str(device).startswith("cuda")))
-    if pins:
-        adapter = pinned(adapter)
+    _choice("ragged", ragged, "list", "error", "skip")
+    sender = _sender(device, pin_memory, ragged) if name == "torch" else None
     if device is not None:
         adapter = on_device(name, adapter, device)
-    _choice("ragged", ragged, "list", "error", "skip")
     if not isinstance(log_errors, bool) and not callable(log_errors):
         raise TypeError(f"log_errors must be a bool or a callable, got {log_errors!r}")
     if context is not None and not callable(context):
@@ -92,7 +90,7 @@ def make_loader(
         wrap=lambda finished: Batch(finished, name, adapter, ragged, sender.send(finished) if sender else {}),
         emit_empty=bool(emit_empty_batches),
         log_errors=log_errors,
-        pins=pins,
+        pins=sender is not None and sender.pin,
     )
 
 

@@ -163,19 +163,14 @@ def _exported(function: Adapter) -> Adapter:
     return numpy_only(lambda array: function(DlpackTensor(array)))
 
 
-def pinned(adapter: Adapter) -> Adapter:
-    """The torch adapter followed by a copy into page-locked memory, from which a GPU copies without waiting."""
-    return lambda array: adapter(array).pin_memory()
-
-
 def on_device(name: str, adapter: Adapter, device: str) -> Adapter:
-    """The adapter followed by a move to `device`.
+    """The adapter followed by a move to `device`, when the tensor is asked for. (torch tensors are sent ahead: `device.py`.)
 
     Raises:
         ValueError: on first use, for outputs that live on the CPU.
     """
     if name == "torch":
-        return lambda array: adapter(array).to(device, non_blocking=True)
+        return adapter
     if name == "jax":
         return lambda array: _put_on_jax_device(adapter(array), device)
     if name in BUILTIN:

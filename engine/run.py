@@ -18,6 +18,7 @@ from typing import Any, Literal
 import numpy as np
 
 from .actor import Actor, Credits, Mailbox, Mark
+from .actors.device import DeviceActor
 from .actors.shape import BatchOpsActor, ShapeActor
 from .actors.source import SourceActor
 from .agreement import AgreedSteps, Agreement
@@ -45,6 +46,7 @@ class RunOptions:
         order: "submit" keeps the source's order, "completion" delivers what is ready first.
         seed: of all random ops.
         context: called per record for `batch.context`.
+        ahead: batches wrapped before the consumer asks for them, on a thread of their own; 0 wraps when it asks.
         share: this rank's part of each global batch.
         agreement: how ranks agree on the number of steps, where their records may not be the same.
         originals: keep what the source gave for each record, for who writes down those that fail.
@@ -55,6 +57,7 @@ class RunOptions:
     order: Literal["submit", "completion"] = "submit"
     seed: int = 0
     context: Callable[[Any], Any] | None = None
+    ahead: int = 0
     share: Share = ALONE
     agreement: Agreement | None = None
     originals: bool = False
@@ -165,11 +168,15 @@ class Graph:
         rows = self.shape.size if isinstance(self.shape, Batch) else _LARGEST_GROUP
         self.shape_mailbox = Mailbox("shape", (prefetch + 1) * (rows + 1))
         self.actors: list[Actor] = [SourceActor(self), ShapeActor(self, self.shape_mailbox)]
+        self.ready, self.ahead_credits = self.delivery, None  # where batches go that need only be handed out
+        if options.ahead and not self.batch_maps:  # Python batch maps are given wrapped batches anyway
+            self.ready, self.ahead_credits = Mailbox("device", prefetch + 2), Credits(options.ahead)
+            self.actors.append(DeviceActor(self, self.ready, self.ahead_credits))
         if self.batch_ops or self.batch_maps:
             self.next_mailbox = Mailbox("batch-ops", prefetch + 2)
             self.actors.append(BatchOpsActor(self, self.next_mailbox))
         else:
-            self.next_mailbox = self.delivery
+            self.next_mailbox = self.ready
         for actor in self.actors:
             actor.start()
         self._snapshots = Snapshots(self) if pipeline_trace() else None
@@ -260,6 +267,8 @@ class Graph:
             raise message
         self.stats.inflight_batches_max = max(self.stats.inflight_batches_max, self.batches_in_flight)
         self.batch_credits.give()
+        if self.ahead_credits is not None:
+            self.ahead_credits.give()
         finished, result = message if isinstance(message, tuple) else (message, None)
         if not isinstance(finished, FinishedBatch):
             raise InternalError(f"the delivery queue held {message!r}")
@@ -286,7 +295,7 @@ class Graph:
 
     def depths(self) -> dict[str, tuple[int, int]]:
         """Messages in each mailbox: now, and at most so far."""
-        return {box.name: (len(box), box.high) for box in (self.shape_mailbox, self.next_mailbox, self.delivery)}
+        return {box.name: (len(box), box.high) for box in (self.shape_mailbox, self.next_mailbox, self.ready, self.delivery)}
 
     def close(self, deadline: float | None = None) -> None:
         """Stop every actor and wait for its thread, at most until `deadline` (of `time.monotonic`; None allows the drain
@@ -296,8 +305,9 @@ class Graph:
             return
         self._stopping.set()
         self.batch_credits.cancel()
-        if self.record_credits is not None:
-            self.record_credits.cancel()
+        for credits in (self.record_credits, self.ahead_credits):
+            if credits is not None:
+                credits.cancel()
         for actor in self.actors:
             actor.mailbox.put(Mark.STOP)
         if deadline is None:

@@ -175,7 +175,7 @@ class BatchOpsActor(Actor):
 
     def receive(self, message: Any) -> None:
         if isinstance(message, (Mark, BaseException)):
-            self.graph.delivery.put(message)
+            self.graph.ready.put(message)
             return
         op = "a batch map"
         try:
@@ -183,7 +183,7 @@ class BatchOpsActor(Actor):
                 op = f"{call}"
                 message = self.timed(call.name, message, self.transformed, message, call, position)
             if not self.graph.batch_maps:
-                self.graph.delivery.put(message)
+                self.graph.ready.put(message)
                 return
             op = "a batch map"
             result = self.graph.wrap(message)
@@ -191,7 +191,7 @@ class BatchOpsActor(Actor):
                 result = self.timed(function_name(function), message, function, result)
         except Exception as error:
             error.add_note(f"in {op}, batch {message.number}")
-            self.graph.delivery.put(error)
+            self.graph.ready.put(error)
             return
         self.graph.delivery.put((message, result))
 
