@@ -60,7 +60,7 @@ class CudaTransport:
 
     def copy(self, tensor: Tensor) -> Tensor:
         with self._cuda.stream(self._stream):
-            return tensor.to(self._device, non_blocking=True)
+            return tensor.to(self._device, non_blocking=tensor.is_pinned())  # other memory might be reused too early
 
     def mark(self) -> Any:
         return self._stream.record_event()
@@ -73,7 +73,7 @@ class CudaTransport:
 
 
 class PlainTransport:
-    """Copies to devices without streams: they are done when `copy` returns, or torch orders them itself. See `Transport`."""
+    """Copies that are done when `copy` returns, for devices other than CUDA's. See `Transport`."""
 
     def __init__(self, device: str) -> None:
         import torch
@@ -84,7 +84,7 @@ class PlainTransport:
         return tensor.pin_memory()
 
     def copy(self, tensor: Tensor) -> Tensor:
-        return tensor.to(self._device, non_blocking=True)
+        return tensor.to(self._device)
 
     def mark(self) -> Any:
         return None

@@ -66,7 +66,7 @@ def make_loader(
     _check_pinning(pin_memory)
     _choice("ragged", ragged, "list", "error", "skip")
     sender = _sender(device, pin_memory, ragged) if name == "torch" else None
-    if device is not None:
+    if device is not None and sender is None:
         adapter = on_device(name, adapter, device)
     if not isinstance(log_errors, bool) and not callable(log_errors):
         raise TypeError(f"log_errors must be a bool or a callable, got {log_errors!r}")

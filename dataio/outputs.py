@@ -164,13 +164,11 @@ def _exported(function: Adapter) -> Adapter:
 
 
 def on_device(name: str, adapter: Adapter, device: str) -> Adapter:
-    """The adapter followed by a move to `device`, when the tensor is asked for. (torch tensors are sent ahead: `device.py`.)
+    """The adapter followed by a move to `device` when the tensor is asked for. (torch's are sent ahead: `device.py`.)
 
     Raises:
         ValueError: on first use, for outputs that live on the CPU.
     """
-    if name == "torch":
-        return adapter
     if name == "jax":
         return lambda array: _put_on_jax_device(adapter(array), device)
     if name in BUILTIN:
