@@ -388,7 +388,7 @@ class DataLoader:
     def _depths(self) -> dict[str, dict[str, int]]:
         graph, stats = self._resources.graph, self._stats
         ahead = graph.batches_in_flight if graph is not None else 0
-        boxes = graph.depths() if graph is not None else stats.depths
+        boxes = graph.depths() if graph is not None and not graph.stopped() else stats.depths
         return {
             "source_batches": {"current": ahead, "max": stats.inflight_batches_max},
             **{name: {"current": now, "max": high} for name, (now, high) in boxes.items()},

@@ -12,12 +12,14 @@ from .engine.settings import usable_cores
 from .engine.stats import Ops, RunStats
 from .formats.image.fusions import reduced_scale_jpeg
 
-_IDLE = 0.7
+_IDLE = 0.5
 """When even the busiest stage is busy for less than this share, the stages wait for each other's batches."""
 _TAKEN = 0.5
 """From this share of moments on, workers that are threads hold each other up over the interpreter lock."""
-_MOST_READERS = 8
-"""At most so many workers per worker are proposed against slow reads."""
+_WAITING = 0.5
+"""Workers that together use less than this share of one core wait for something other than cores and the lock."""
+_MOST_PER_WORKER = 8
+"""At most so many workers for each that there is are proposed against waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +218,8 @@ def _advice(
     match bottleneck:
         case "source" if op is not None:
             return f"slot(...).custom(fn) in place of map({op})", "record maps run on one thread, ops in all workers"
+        case "source" if stats.source_cut_ns < stats.source_busy_ns / 2:
+            return "records as columns: an Arrow table, a data set or dataio.scan", "columns are sliced, rows are walked one by one"
         case "source":
             return (
                 "dataio.from_callable(fn, length=n) or records that name files",
@@ -233,14 +237,15 @@ def _advice(
         value = '"auto"' if tightest == "concurrency" else str(2 * setup.prefetch)
         return f"{tightest}={value}", f"it keeps {limits['workers'] - limits[tightest]} of {stats.workers} workers idle"
     if bottleneck == "read":
-        more = min(_MOST_READERS, max(2, round(stats.worker_busy_ns / max(stats.worker_cpu_ns, 1))))
-        on_core = min(1.0, stats.worker_cpu_ns / max(stats.worker_busy_ns, 1))
-        return f"DATAIO_CPU_WORKERS={stats.workers * more}", f"workers wait for reads: they are on a core for {on_core:.0%} of their time"
+        return f"DATAIO_CPU_WORKERS={_more_workers(stats)}", "reads take most of the workers' time, and more can wait at a time"
     return _cheaper_work(op, stats, setup)
 
 
 def _cheaper_work(op: str | None, stats: RunStats, setup: Setup) -> tuple[str, str]:
     """What would help workers that are busy with ops."""
+    on_core = stats.worker_cpu_ns / max(stats.worker_busy_ns, 1)
+    if on_core * stats.workers < _WAITING:
+        return f"DATAIO_CPU_WORKERS={_more_workers(stats)}", f"{op} waits: the workers are on a core for {on_core:.0%} of their time"
     if setup.kind == "thread" and not stats.inline and (op == "custom" or (setup.gil_share or 0.0) > _TAKEN):
         return 'workers="process"', "Python code of one thread stops all others (the interpreter lock)"
     if op == "image" and any(map(_scalable, setup.chains)):
@@ -249,6 +254,11 @@ def _cheaper_work(op: str | None, stats: RunStats, setup: Setup) -> tuple[str, s
     if stats.workers < cores:
         return f"DATAIO_CPU_WORKERS={cores}", f"{stats.workers} workers are busy throughout, and {cores} cores are usable"
     return f"a cheaper op than {op}", f"all {stats.workers} workers are busy, and most of their time goes to it"
+
+
+def _more_workers(stats: RunStats) -> int:
+    """So many that the waits of some are filled by the work of others."""
+    return stats.workers * min(_MOST_PER_WORKER, max(2, round(stats.worker_busy_ns / max(stats.worker_cpu_ns, 1))))
 
 
 def _scalable(chain: Chain) -> bool:

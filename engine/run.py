@@ -194,6 +194,15 @@ class Graph:
                 rows = max(rows, min(length, int(_MORSEL_NS / each)))
         return rows if self._concurrency is None else 1 if self._concurrency < rows else rows
 
+    def take_record_credit(self) -> bool:
+        """Wait until `concurrency` lets another morsel be worked on; False when the graph is stopping."""
+        if self.record_credits is None:
+            return True
+        began = time.perf_counter_ns()
+        taken = self.record_credits.take()
+        self.stats.concurrency_wait_ns += time.perf_counter_ns() - began
+        return taken
+
     def part_done(self, job: Job, result: MorselResult | BaseException) -> None:
         """Some records of a morsel are back, others not yet."""
         if isinstance(result, BaseException):

@@ -36,10 +36,12 @@ class RunStats:
         submitted, completed, failed: records handed to the workers, finished, and failed.
         delivered, taken, batches: survivors and all records of the batches that the consumer took; their number.
         dropped, given_up: records not finished, and not taken by the consumer, when the passes so far were left.
+        source_busy_ns, source_cut_ns: time of the Source actor's thread at work, and that part of it in which it got records
+            and cut batches; the rest is handing them to the workers, waits for record credits (`concurrency_wait_ns`) included.
         inline: whether the Source actor's thread does the workers' work, since there is next to none.
         worker_busy_ns, worker_cpu_ns: time of all workers over morsels, and how much of it they were on a core.
         ops, batch_ops, collate: what each op, batch transform or map, and putting a batch together took.
-        depths: messages in each mailbox of a pass that has ended, (at the end, at most).
+        depths: messages in each mailbox once a pass has ended (none), and at most while it ran.
         trace: where spans go while somebody records them.
     """
 
@@ -59,6 +61,7 @@ class RunStats:
     inflight_batches_max: int = 0
     bytes_read: int = 0
     source_busy_ns: int = 0
+    source_cut_ns: int = 0
     source_wait_ns: int = 0
     concurrency_wait_ns: int = 0
     worker_busy_ns: int = 0
@@ -114,7 +117,7 @@ class RunStats:
 
     def ended(self, depths: dict[str, tuple[int, int]]) -> None:
         """A pass ended or was left; what it had in flight is gone."""
-        self.depths = depths
+        self.depths = {name: (0, high) for name, (_, high) in depths.items()}
         self.dropped = self.submitted - self.completed
         self.given_up = self.submitted - self.taken
 

@@ -58,11 +58,18 @@ class SourceActor(Actor):
                     number += 1
                     graph.delivered_already(number)
                     unit = next(self.units, None)
+                cut = time.perf_counter_ns()
+                stats.source_cut_ns += cut - began
+                if unit is not None:
+                    self.dispatch(number, unit)
+                done = time.perf_counter_ns()
+                stats.source_busy_ns += done - began
                 if unit is None:
                     break
-                self.dispatch(number, unit)
+                if stats.trace is not None:
+                    stats.trace.span("source", f"cuts batch {number}", began, cut, batch=number, records=len(unit))
+                    stats.trace.span("source", f"hands out batch {number}", cut, done, batch=number)
                 number += 1
-                stats.source_busy_ns += time.perf_counter_ns() - began
         except Exception as error:
             graph.shape_mailbox.put((number, error))  # in its place in the stream: what came before is delivered
             return
@@ -110,7 +117,7 @@ class SourceActor(Actor):
         rows = graph.morsel_rows(length)
         failed = frozenset(job.failures)
         for offset in range(0, length, rows):
-            if graph.record_credits is not None and not graph.record_credits.take():
+            if not graph.take_record_credit():
                 return
             morsel = columns.morsel(offset, min(rows, length - offset), failed)
             graph.executor.submit(
