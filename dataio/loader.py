@@ -8,10 +8,12 @@ import secrets
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from .batches import Batch
+from .checkpoint import Position, make_state, read_state
 from .device import Sender, this_device, transport_to
 from .engine.actor import Mark
 from .engine.batch import FinishedBatch, describe_error
@@ -21,7 +23,21 @@ from .engine.executors.base import Executor, Placement
 from .engine.explain import explain, function_name
 from .engine.physical import Program, compile_chain
 from .engine.plan import Batch as BatchNode
-from .engine.plan import BatchOps, Collate, Filter, GroupBy, Limit, MapBatches, Plan, Scan, Shape, Slots, walk
+from .engine.plan import (
+    BatchOps,
+    BucketBy,
+    Collate,
+    Filter,
+    GroupBy,
+    Limit,
+    MapBatches,
+    Pack,
+    Plan,
+    Scan,
+    Shape,
+    Slots,
+    walk,
+)
 from .engine.registry import process_setups
 from .engine.rewrite import Rewritten
 from .engine.rules import optimize
@@ -29,9 +45,11 @@ from .engine.run import Experience, Graph, RunOptions
 from .engine.settings import default_executor, drain_timeout
 from .engine.stats import RunStats, op_stats
 from .engine.trace import Recorder
+from .engine.units import steps_of
 from .io.ranges import close_files, open_ranges
 from .io.resolve import read_source
 from .outputs import find_adapter, on_device
+from .sharding import agreement_for, as_shard, as_share, check_shardable
 
 if TYPE_CHECKING:
     from .aio import AsyncLoaderIterator
@@ -58,6 +76,8 @@ def make_loader(
     workers: Any,
     worker_niceness: Any,
     worker_cpus: Any,
+    shard: Any,
+    steps: Any,
 ) -> DataLoader:
     """Check the run options and make the loader; see `BoundPipeline.run`."""
     name, adapter = find_adapter(output)
@@ -73,18 +93,24 @@ def make_loader(
     if context is not None and not callable(context):
         raise TypeError(f"context must be callable, got {context!r}")
     _check_batch_maps(bound.pipeline.map_batches)
+    spec = as_shard(shard)
+    share = as_share(spec, steps)
+    plan = bound.plan(whole_records=context is not None)
+    check_shardable(share, next(n for n in walk(plan) if isinstance(n, Shape)))
     options = RunOptions(
         concurrency=_concurrency(concurrency),
         min_survivors=_min_survivors(on_failure),
         order=cast(Literal["submit", "completion"], _choice("order", order or "submit", "submit", "completion")),
         seed=_seed(seed),
         context=context,
+        share=share,
+        agreement=agreement_for(share, _record_count(plan) is not None),
         ahead=0 if sender is None else 1,
     )
     placement = _placement(worker_niceness, worker_cpus)
     kind, reason = _workers(workers, placement)
     return DataLoader(
-        bound,
+        plan,
         options,
         executor=lambda program: _make_executor(kind, program, reason, placement),
         wrap=lambda finished: Batch(finished, name, adapter, ragged, sender.send(finished) if sender else {}),
@@ -225,7 +251,7 @@ class DataLoader:
 
     def __init__(
         self,
-        bound: BoundPipeline,
+        plan: Plan,
         options: RunOptions,
         *,
         executor: Callable[[Program], Executor],
@@ -240,12 +266,13 @@ class DataLoader:
         self._emit_empty = emit_empty
         self._pinned = pins
         self._log = _log_row if log_errors is True else log_errors or None
-        self._logical: Plan = bound.plan(whole_records=options.context is not None)
+        self._logical = plan
         self._optimised: Rewritten | None = None
         self._program: Program | None = None
         self._stats = RunStats()
         self._experience = Experience()
-        self._epoch = 0
+        self._position = Position()
+        self._loaded = False
         self._hook: Callable[[dict[str, int]], Any] | None = None
         self._resources = _Resources()
         self._finalizer = weakref.finalize(self, self._resources.close)
@@ -268,16 +295,20 @@ class DataLoader:
         if self._resources.executor is None:
             self._resources.executor = self._make_executor(program)
             self._stats.workers = self._resources.executor.workers
+        if not self._loaded:  # a pass that was given up starts again
+            self._position = Position(self._position.epoch)
         graph = Graph(
             plan,
             program,
             self._resources.executor,
             self._options,
-            epoch=self._epoch,
+            epoch=self._position.epoch,
             stats=self._stats,
             wrap=self._wrap,
             experience=self._experience,
+            resume=self._position.resume(),
         )
+        self._loaded = False
         self._resources.graph = graph
         iterator = LoaderIterator(self, graph)
         self._resources.iterator = weakref.ref(iterator)
@@ -307,13 +338,49 @@ class DataLoader:
         Raises:
             TypeError: the length is not known before iterating.
         """
-        shape = next(n for n in walk(self._logical) if isinstance(n, (BatchNode, Collate, Slots)))
+        shape = next(n for n in walk(self._logical) if isinstance(n, Shape))
         records = _record_count(self._logical)
-        if records is None or isinstance(shape, Slots):
+        if records is None or not isinstance(shape, (BatchNode, Collate)):
             raise TypeError("the length of this loader is not known before it is iterated")
         if isinstance(shape, Collate):
             return records
-        return records // shape.size if shape.drop_last else -(-records // shape.size)
+        return steps_of(records, shape.size, shape.drop_last, self._options.share)
+
+    # ---------------------------------------------------------------- checkpoints
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the loader stands, as a small JSON value: what was delivered, in this and all other ranks, and what the
+        plan is. Take it between any two batches; batches that were prefetched and not delivered do not count.
+
+        It holds no number of ranks: see `load_state_dict`. `samples_consumed` counts the records of the epoch behind
+        which the next batch begins, over all ranks, failed ones included.
+        """
+        self._check_open()
+        return make_state(self._position, self._logical, self._options.share, self._options.seed)
+
+    def load_state_dict(self, state: Mapping[str, Any], *, align: str = "error") -> None:
+        """Continue where `state` was taken: the next iteration delivers what follows, nothing twice and nothing lost.
+
+        The state's seed and epoch replace the loader's. The number of ranks and the batch size may differ from those of
+        the run that made the state if the global batch (batch size times ranks) is the same; the number of ranks alone
+        may differ where the state stands at the end of a global batch of this loader.
+
+        Args:
+            align: "down" goes back to the end of the last whole global batch, and so repeats records, where the state
+                stands inside one; "error" refuses.
+
+        Raises:
+            RuntimeError: the loader is closed or being iterated.
+            ValueError: a state of another version or pipeline, or one that stands inside a global batch; it says what
+                differs.
+        """
+        self._check_open()
+        running = self._resources.graph
+        if running is not None and running.alive and self._resources.iterating():
+            raise RuntimeError("load_state_dict needs an idle loader: finish or drop the running iterator first")
+        self._position, seed = read_state(state, self._logical, self._options.share, align=align)
+        self._options = replace(self._options, seed=seed)
+        self._loaded = True
 
     # ---------------------------------------------------------------- looking
 
@@ -542,12 +609,13 @@ class LoaderIterator:
             self.exhausted = True
             self._finalizer.detach()
             if not self._loader._resources.closed:  # by another thread, while this one waited
-                self._loader._epoch += 1
+                self._loader._position = Position(self._loader._position.epoch + 1)
         return message
 
     def deliver(self, finished: FinishedBatch) -> bool:
         """Note, on the consumer's thread, that it gets this batch; False for one that is to be left out."""
         self._report(finished)
+        self._loader._position.delivered(finished)
         if not finished.length and not self._loader._emit_empty:
             return False
         self._busy_since = time.perf_counter_ns()
@@ -588,7 +656,7 @@ def _record_count(plan: Plan) -> int | None:
                 if count is not None and node.sliced:
                     count = max(0, count - node.offset)
                     count = count if node.limit is None else min(count, node.limit)
-            case Filter() | GroupBy():
+            case Filter() | GroupBy() | BucketBy() | Pack():
                 count = None
             case Limit() if count is not None:
                 count = max(0, count - node.offset)

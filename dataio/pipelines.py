@@ -238,6 +238,8 @@ class BoundPipeline:
         workers: str | None = "auto",
         worker_niceness: int | None = None,
         worker_cpus: Iterable[int] | None = None,
+        shard: Any = None,
+        steps: str | None = None,
     ) -> DataLoader:
         """Check everything and return the loader; nothing is read before it is iterated.
 
@@ -259,6 +261,13 @@ class BoundPipeline:
             worker_niceness: 0 to 19, added to the trainer's niceness in worker processes; "auto" means processes then.
             worker_cpus: numbers of the cores that worker processes are kept to; "auto" means processes then.
 
+            shard: this rank's share: `{"id", "of"}` with `sticky` and `pad`, a `ShardSpec`, or "auto" for what
+                `torch.distributed` or the launcher says.
+            steps: how all ranks come to equally many batches when the last ones are not full: "pad" repeats a rank's last
+                record, "drop" leaves them out on all ranks, "short" gives what there is, perhaps an empty batch. None: "pad"
+                for a shard with `pad`, else each rank has what it has. Without `shard`, each rank's records are its
+                own, and ranks of a process group agree on the number while they read.
+
         Raises:
             ValueError, TypeError: an option out of range or of the wrong kind, an unusable source, no shape stage.
         """
@@ -278,6 +287,8 @@ class BoundPipeline:
             "workers": (workers, "auto"),
             "worker_niceness": (worker_niceness, None),
             "worker_cpus": (worker_cpus, None),
+            "shard": (shard, None),
+            "steps": (steps, None),
         }
         options = {k: self.settings.get(k, v) if v == default and type(v) is type(default) else v for k, (v, default) in given.items()}
         return make_loader(self, output, **options)
@@ -318,6 +329,12 @@ class BoundPipeline:
     def log_errors(self, value: Any = True) -> BoundPipeline:
         return self.options(log_errors=value)
 
+    def shard(self, value: Any) -> BoundPipeline:
+        return self.options(shard=value)
+
+    def steps(self, value: str | None) -> BoundPipeline:
+        return self.options(steps=value)
+
     def device(self, value: str) -> BoundPipeline:
         return self.options(device=value)
 
@@ -357,7 +374,7 @@ class BoundPipeline:
 
 _OPTIONS = (
     "concurrency", "pin_memory", "ragged", "on_failure", "order", "seed", "emit_empty_batches", "log_errors", "device",
-    "context", "workers", "worker_niceness", "worker_cpus",
+    "context", "workers", "worker_niceness", "worker_cpus", "shard", "steps",
 )  # fmt: skip
 
 __all__ = ["BoundPipeline", "CustomOp", "Pipeline", "pipeline"]

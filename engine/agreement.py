@@ -6,7 +6,7 @@ the first that is not, `steps` says what every rank does with the rest.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice
 from typing import Protocol
@@ -24,17 +24,28 @@ class Agreement(Protocol):
 
     rank: int
 
-    def exchange(self, window: int, batches: int) -> list[int]:
-        """Tell the other ranks how many batches this one has in window `window`; what each of them has, by rank."""
+    def exchange(self, window: int, batches: int, stopped: Callable[[], bool]) -> list[int] | None:
+        """Tell the other ranks how many batches this one has in window `window`; what each of them has, by rank.
+
+        None when `stopped()` became true while waiting.
+        """
 
 
 class AgreedSteps:
     """The units of a cutter, as many as every rank has, or made up to as many as some rank has."""
 
-    def __init__(self, units: Iterator[Unit], agreement: Agreement, steps: Steps | None, shape: Shape) -> None:
+    def __init__(
+        self,
+        units: Iterator[Unit],
+        agreement: Agreement,
+        steps: Steps | None,
+        shape: Shape,
+        stopped: Callable[[], bool],
+    ) -> None:
         self._units = units
         self._agreement = agreement
         self._steps = steps
+        self._stopped = stopped
         self._size = shape.size if isinstance(shape, Batch) else None
         self._agreed = self._agree(max(WINDOW, shape.prefetch))
 
@@ -54,7 +65,9 @@ class AgreedSteps:
             except SourceError as error:
                 failure = error
             complete = units if self._steps != "drop" else [u for u in units if u.full]
-            counts = self._agreement.exchange(number, len(complete))
+            counts = self._agreement.exchange(number, len(complete), self._stopped)
+            if counts is None:
+                return
             if failure is not None:
                 yield from units
                 raise failure

@@ -58,6 +58,10 @@ class CheckpointError(DataioError, ValueError):
     """A saved state that this loader cannot continue from; the message says what differs."""
 
 
+class StepsError(DataioError, RuntimeError):
+    """Ranks could not agree on the number of steps."""
+
+
 class BatchError(DataioError, RuntimeError):
     """A batch cannot be delivered under the chosen `on_failure`.
 

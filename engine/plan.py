@@ -58,6 +58,11 @@ def input_of(node: Plan) -> Plan | None:
     return getattr(node, "input", None)
 
 
+def replace_input(node: Plan, below: Plan) -> Plan:
+    """The node over another one."""
+    return replace(node, input=below)  # type: ignore[type-var]
+
+
 def walk(plan: Plan) -> Iterator[Plan]:
     """The nodes from the top down to the scan."""
     node: Plan | None = plan

@@ -48,7 +48,7 @@ class RunOptions:
         context: called per record for `batch.context`.
         ahead: batches wrapped before the consumer asks for them, on a thread of their own; 0 wraps when it asks.
         share: this rank's part of each global batch.
-        agreement: how ranks agree on the number of steps, where their records may not be the same.
+        agreement: for each pass, how ranks agree on the number of steps where they cannot all work it out.
         originals: keep what the source gave for each record, for who writes down those that fail.
     """
 
@@ -59,7 +59,7 @@ class RunOptions:
     context: Callable[[Any], Any] | None = None
     ahead: int = 0
     share: Share = ALONE
-    agreement: Agreement | None = None
+    agreement: Callable[[], Agreement] | None = None
     originals: bool = False
 
 

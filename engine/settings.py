@@ -146,7 +146,21 @@ PIPELINE_TRACE = Setting(
     on_or_off,
     lambda: False,
 )
-SETTINGS: tuple[Setting[Any], ...] = (CPU_WORKERS, EXECUTOR, DRAIN_TIMEOUT, DETAILED_STATS, PIPELINE_TRACE)
+AGREEMENT_TIMEOUT = Setting(
+    "DATAIO_STEPS_TIMEOUT_SECS",
+    "600",
+    "how long a rank waits for the others to say how many batches they have, in seconds",
+    whole_number(1),
+    lambda: 600,
+)
+SETTINGS: tuple[Setting[Any], ...] = (
+    CPU_WORKERS,
+    EXECUTOR,
+    DRAIN_TIMEOUT,
+    DETAILED_STATS,
+    PIPELINE_TRACE,
+    AGREEMENT_TIMEOUT,
+)
 
 
 def cpu_workers(cpus: Sequence[int] = ()) -> int:
@@ -172,3 +186,8 @@ def detailed_stats() -> bool:
 def pipeline_trace() -> bool:
     """Whether graphs print snapshots."""
     return PIPELINE_TRACE.get()
+
+
+def agreement_timeout() -> float:
+    """Seconds that a rank waits for the others before a window of steps."""
+    return float(AGREEMENT_TIMEOUT.get())

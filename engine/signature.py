@@ -101,5 +101,22 @@ def _key(key: Any) -> Any:
 
 def signature(plan: Plan) -> str:
     """SHA-256, in hex, over the canonical form of a logical plan (before optimisation)."""
-    text = json.dumps(canonical_plan(plan), sort_keys=True, separators=(",", ":"), default=repr)
+    return _digest(canonical_plan(plan))
+
+
+def checkpoint_signatures(plan: Plan) -> tuple[str, str]:
+    """(exact, elastic): the hash of everything that decides what is delivered, and of all of that but batch sizes.
+
+    How many batches are in flight decides nothing. Batch sizes may change together with the number of ranks.
+    """
+    exact = [{k: v for k, v in node.items() if k != "prefetch"} for node in canonical_plan(plan)]
+    elastic = [
+        {k: "any" if k in ("batch", "sizes") or (k == "size" and "pack" in node) else v for k, v in node.items()}
+        for node in exact
+    ]
+    return _digest(exact), _digest(elastic)
+
+
+def _digest(canonical: Any) -> str:
+    text = json.dumps(canonical, sort_keys=True, separators=(",", ":"), default=repr)
     return hashlib.sha256(text.encode()).hexdigest()

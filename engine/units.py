@@ -52,6 +52,15 @@ Refetch: TypeAlias = Callable[[Sequence[int]], dict[int, Chunk]]
 """Fetches records of the pass again, by position."""
 
 
+def steps_of(records: int, size: int, drop_last: bool, share: Share) -> int:
+    """Batches of `size` that a rank makes of an epoch of `records`, as `BatchCutter` cuts them."""
+    if share.steps is None:
+        records = max(0, -(-(records - share.id) // share.of))
+        return records // size if drop_last else -(-records // size)
+    whole = size * share.of
+    return records // whole if share.steps == "drop" else -(-records // whole)
+
+
 @dataclass(slots=True)
 class Unit:
     """The records of one batch: rows, or a record batch.
@@ -145,10 +154,15 @@ class BatchCutter(Cutter):
         self.size = size
         self.drop_last = drop_last
         self.refetch = refetch
+        self.ended = state is not None and bool(state.get("ended"))
+        self.seek = 0 if state is None else int(state.get("seek", 0))
+        """Records to pass over: a resume that knows a number and no state of the stream."""
 
     def cut(self) -> Iterator[Unit]:
         stream, share, part = self.stream, self.share, self.share.part
         whole = self.size * share.of
+        if self.ended or (self.seek and stream.read(self.seek, slice(0, 0)).count < self.seek):
+            return
         last: Unit | None = None  # this rank's records of the global batch before
         while True:
             start = stream.position
@@ -163,6 +177,7 @@ class BatchCutter(Cutter):
                 yield unit
                 last = unit
                 continue
+            unit.after["ended"] = True
             if chunk.count:
                 yield from self.tail(unit, chunk, last)
             if chunk.error is not None:

@@ -17,7 +17,7 @@ import pytest
 
 import dataio
 from dataio import cond
-from dataio.engine import records as engine_records
+from dataio.engine import streams as engine_streams
 from dataio.engine import registry
 from dataio.engine.errors import MissingFieldError, SchemaError
 from dataio.engine.plan import Scan, walk
@@ -72,7 +72,7 @@ def no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     def rows_of(batch: Any) -> Any:
         raise AssertionError("Python rows were made of a record batch")
 
-    monkeypatch.setattr(engine_records, "rows_of", rows_of)
+    monkeypatch.setattr(engine_streams, "rows_of", rows_of)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from dataio.engine.source import RowSource, Source
+from dataio.engine.source import IndexedSource, IterableSource, Pass, Source
 
 from .records import RecordSource, length_of, reiterable
 
@@ -37,10 +37,12 @@ def as_source(obj: Any) -> Source:
                 "pass lambda: obj() or lambda: iter(obj)"
             )
         return FactoryRows(obj)
+    if type(obj) in (list, tuple, range):
+        return SequenceRows(obj)
     return IterableRows(reiterable(obj, "bind"))
 
 
-class RecordRows(RowSource):
+class RecordRows(IterableSource):
     """A `RecordSource`."""
 
     def __init__(self, source: RecordSource) -> None:
@@ -53,11 +55,11 @@ class RecordRows(RowSource):
     def length(self) -> int | None:
         return length_of(self._source)
 
-    def rows(self) -> Iterator[Any]:
+    def iterate(self, pass_: Pass) -> Iterator[Any]:
         return iter(self._source)
 
 
-class IterableRows(RowSource):
+class IterableRows(IterableSource):
     """A list, set, mapping (its keys) or any other re-iterable."""
 
     def __init__(self, records: Iterable[Any], title: str | None = None) -> None:
@@ -70,11 +72,29 @@ class IterableRows(RowSource):
     def length(self) -> int | None:
         return length_of(self._records)
 
-    def rows(self) -> Iterator[Any]:
+    def iterate(self, pass_: Pass) -> Iterator[Any]:
         return iter(self._records)
 
 
-class ArrayRows(RowSource):
+class SequenceRows(IndexedSource):
+    """A list or tuple of records."""
+
+    def __init__(self, records: Sequence[Any]) -> None:
+        self._records = records
+
+    def describe(self) -> str:
+        return f"{type(self._records).__name__}: {len(self._records)} records"
+
+    def length(self) -> int:
+        return len(self._records)
+
+    def at(self, positions: Sequence[int], pass_: Pass) -> list[Any]:
+        if isinstance(positions, range) and positions.step > 0:
+            return list(self._records[positions.start : positions.stop : positions.step])
+        return [self._records[i] for i in positions]
+
+
+class ArrayRows(IndexedSource):
     """A NumPy array: one record per index of the first axis, a view whose raw bytes are the slot's."""
 
     def __init__(self, array: np.ndarray) -> None:
@@ -90,13 +110,13 @@ class ArrayRows(RowSource):
     def length(self) -> int:
         return len(self._array)
 
-    def rows(self) -> Iterator[Any]:
+    def at(self, positions: Sequence[int], pass_: Pass) -> list[Any]:
         if self._array.dtype.kind in "OUS":  # paths and other Python values
-            return iter(self._array)
-        return (self._array[index, ...] for index in range(len(self._array)))
+            return [self._array[index] for index in positions]
+        return [self._array[index, ...] for index in positions]
 
 
-class FactoryRows(RowSource):
+class FactoryRows(IterableSource):
     """A function without arguments that returns the records of one epoch."""
 
     def __init__(self, factory: Callable[[], Any]) -> None:
@@ -108,7 +128,7 @@ class FactoryRows(RowSource):
     def length(self) -> None:
         return None
 
-    def rows(self) -> Iterator[Any]:
+    def iterate(self, pass_: Pass) -> Iterator[Any]:
         made = self._factory()
         if isinstance(made, (str, bytes)) or not isinstance(made, Iterable):
             raise TypeError(
@@ -117,7 +137,7 @@ class FactoryRows(RowSource):
         return iter(made)
 
 
-class FrameRows(RowSource):
+class FrameRows(IterableSource):
     """A frame with Python objects in it, which Arrow cannot hold: rows as dicts by column name."""
 
     def __init__(self, frame: Any, rows: Callable[[], Iterator[dict[str, Any]]]) -> None:
@@ -129,7 +149,7 @@ class FrameRows(RowSource):
     def length(self) -> int:
         return len(self._frame)
 
-    def rows(self) -> Iterator[Any]:
+    def iterate(self, pass_: Pass) -> Iterator[Any]:
         return self._rows()
 
 

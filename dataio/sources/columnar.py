@@ -23,7 +23,7 @@ from dataio.engine.relational import (
     needed,
     pruning,
 )
-from dataio.engine.source import ColumnarSource
+from dataio.engine.source import ColumnarSource, Pass
 
 if TYPE_CHECKING:
     import polars as pl
@@ -43,7 +43,13 @@ class ArrowSource(ColumnarSource):
         """
 
     def record_batches(
-        self, *, columns: tuple[str, ...] | None, predicate: Cond | None, limit: int | None, offset: int = 0
+        self,
+        *,
+        columns: tuple[str, ...] | None,
+        predicate: Cond | None,
+        limit: int | None,
+        offset: int = 0,
+        pass_: Pass = Pass(),  # noqa: B008
     ) -> Iterator[pa.RecordBatch]:
         check_columns(self.schema().names, columns, predicate)
         rows = offset + limit if limit is not None and predicate is None else None
@@ -248,7 +254,13 @@ class FrameSource(ColumnarSource):
         return frame_schema(self._frame.schema)
 
     def record_batches(
-        self, *, columns: tuple[str, ...] | None, predicate: Cond | None, limit: int | None, offset: int = 0
+        self,
+        *,
+        columns: tuple[str, ...] | None,
+        predicate: Cond | None,
+        limit: int | None,
+        offset: int = 0,
+        pass_: Pass = Pass(),  # noqa: B008
     ) -> Iterator[pa.RecordBatch]:
         check_columns(self._frame.columns, columns, predicate)
         if predicate is not None:
@@ -273,7 +285,13 @@ class LazyFrameSource(ColumnarSource):
         return frame_schema(self._frame.collect_schema())
 
     def record_batches(
-        self, *, columns: tuple[str, ...] | None, predicate: Cond | None, limit: int | None, offset: int = 0
+        self,
+        *,
+        columns: tuple[str, ...] | None,
+        predicate: Cond | None,
+        limit: int | None,
+        offset: int = 0,
+        pass_: Pass = Pass(),  # noqa: B008
     ) -> Iterator[pa.RecordBatch]:
         check_columns(self._frame.collect_schema().names(), columns, predicate)
         return lazy_query(self._frame, columns, predicate, offset, limit)

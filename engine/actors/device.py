@@ -23,7 +23,7 @@ class DeviceActor(Actor):
 
     def receive(self, message: Any) -> None:
         if isinstance(message, FinishedBatch):
-            if not self.credits.take():  # the graph is closing
+            if self.graph.stopped() or not self.credits.take():  # cancelling wakes one taker, once
                 return
             message = (message, self.graph.wrap(message))
         self.graph.delivery.put(message)

@@ -28,9 +28,9 @@ class ShapeActor(Actor):
         self.graph = graph
         self.jobs: dict[int, Job] = {}
         self.finished_batches: dict[int, Any] = {}
-        self.next = 0
+        self.next = graph.resume.batches
         self.end: tuple[int, Any] | None = None
-        self.emitted = 0
+        self.emitted = self.next
 
     def receive(self, message: tuple[int, Any]) -> None:
         number, what = message
@@ -38,6 +38,8 @@ class ShapeActor(Actor):
             job, result = what
             self.jobs[number] = job
             self.collect(job, result)
+        elif what is None:  # delivered before the checkpoint that this pass continues from
+            self.emit_in_order(number, None)
         else:  # END or an error: in its place after the last batch
             self.end = (number, what)
             self.emit_end()
@@ -71,19 +73,23 @@ class ShapeActor(Actor):
         if stats.trace is not None:
             stats.trace.span("shape", f"batch {job.number}", began, ended, batch=job.number, records=job.length, failed=len(job.failures))
             stats.trace.depth("records in flight", records=stats.inflight)
+        self.emit_in_order(job.number, batch)
+
+    def emit_in_order(self, number: int, batch: FinishedBatch | BatchError | None) -> None:
+        """Give the batch on, after those before it unless any order will do; None was delivered long ago."""
         if self.graph.order == "completion":
             self.emit(batch)
-            self.emit_end()
-            return
-        self.finished_batches[job.number] = batch
-        while self.next in self.finished_batches:
-            self.emit(self.finished_batches.pop(self.next))
-            self.next += 1
+        else:
+            self.finished_batches[number] = batch
+            while self.next in self.finished_batches:
+                self.emit(self.finished_batches.pop(self.next))
+                self.next += 1
         self.emit_end()
 
-    def emit(self, batch: FinishedBatch | BatchError) -> None:
+    def emit(self, batch: FinishedBatch | BatchError | None) -> None:
         self.emitted += 1
-        self.graph.next_mailbox.put(batch)
+        if batch is not None:
+            self.graph.next_mailbox.put(batch)
 
     def emit_end(self) -> None:
         if self.end is not None and self.emitted == self.end[0]:
@@ -201,7 +207,7 @@ class BatchOpsActor(Actor):
             return batch
         graph, arguments = self.graph, call.arguments
         if "rng" in call.spec.injected:
-            arguments["rng"] = batch_stream(graph.seed, graph.epoch, batch.number, position, arguments.get("seed"))
+            arguments["rng"] = batch_stream(graph.seed, graph.epoch, graph.step(batch.number), position, arguments.get("seed"))
         result: FinishedBatch = call.spec.function(batch, **arguments)
         return result
 

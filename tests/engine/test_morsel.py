@@ -45,32 +45,32 @@ COLUMNS: dict[str, list[Any]] = {
 
 @pytest.mark.parametrize("name", COLUMNS)
 def test_columns_of_records(name: str) -> None:
-    found = round_trip(Morsel(10, 4, 3, objects={name: COLUMNS[name]})).values(name)
+    found = round_trip(Morsel(range(10, 13), 4, 3, objects={name: COLUMNS[name]})).values(name)
     assert plain(list(found)) == plain(COLUMNS[name])
     assert [type(v) for v in plain(list(found))] == [type(v) for v in plain(COLUMNS[name])]
 
 
 def test_all_columns_and_the_place_of_the_rows() -> None:
-    morsel = Morsel(10, 4, 3, objects=dict(COLUMNS), skip=frozenset({1}))
+    morsel = Morsel(range(10, 13), 4, 3, objects=dict(COLUMNS), skip=frozenset({1}))
     found = round_trip(morsel)
-    assert (found.start, found.offset, found.length, found.skip) == (10, 4, 3, frozenset({1}))
+    assert (found.indices, found.offset, found.length, found.skip) == (range(10, 13), 4, 3, frozenset({1}))
     for name, values in COLUMNS.items():
         assert plain(list(found.values(name))) == plain(values)
     assert found.values("missing")[0] is MISSING
 
 
 def test_objects_of_main_and_lambdas_pickle() -> None:
-    found = round_trip(Morsel(0, 0, 2, objects={"f": [lambda x: x + 1, None]}))
+    found = round_trip(Morsel(range(2), 0, 2, objects={"f": [lambda x: x + 1, None]}))
     assert found.values("f")[0](1) == 2
 
 
 def test_nan_stays_nan() -> None:
-    value = round_trip(Morsel(0, 0, 1, objects={"f": [float("nan")]})).values("f")[0]
+    value = round_trip(Morsel(range(1), 0, 1, objects={"f": [float("nan")]})).values("f")[0]
     assert value != value
 
 
 def test_no_columns_at_all() -> None:
-    found = round_trip(Morsel(0, 0, 5))
+    found = round_trip(Morsel(range(5), 0, 5))
     assert found.length == 5
     with pytest.raises(KeyError):
         found.values("x")
@@ -94,7 +94,7 @@ TABLE = pa.table(
 @pytest.mark.parametrize("offset", [0, 1, 3])
 def test_arrow_columns(offset: int) -> None:
     batch = TABLE.to_batches()[0].slice(offset, 2)
-    morsel = Morsel(0, 0, 2, batch=batch, objects={"extra": ["u", "v"]})
+    morsel = Morsel(range(2), 0, 2, batch=batch, objects={"extra": ["u", "v"]})
     other = round_trip(morsel)
     for name in TABLE.column_names:
         expected = batch.column(name).to_pylist()
@@ -105,7 +105,7 @@ def test_arrow_columns(offset: int) -> None:
 
 def test_only_the_slice_is_sent() -> None:
     batch = pa.record_batch({"x": pa.array([bytes(10_000)] * 100)})
-    message, _ = Morsel(0, 0, 1, batch=batch.slice(50, 1)).to_ipc()
+    message, _ = Morsel(range(1), 0, 1, batch=batch.slice(50, 1)).to_ipc()
     assert len(message) < 20_000
 
 
@@ -129,7 +129,7 @@ def test_struct_of_bytes_is_a_view() -> None:
 
 def test_views_of_a_received_message_are_not_copied() -> None:
     batch = pa.record_batch({"x": pa.array([b"abcdef" * 100])})
-    message, rest = Morsel(0, 0, 1, batch=batch).to_ipc()
+    message, rest = Morsel(range(1), 0, 1, batch=batch).to_ipc()
     received = bytearray(message)
     view = Morsel.from_ipc(received, rest).values("x")[0]
     assert np.shares_memory(np.frombuffer(view, np.uint8), np.frombuffer(received, np.uint8))
@@ -146,7 +146,7 @@ VALUES = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(al
 @settings(max_examples=80, deadline=None)
 @given(st.lists(st.lists(VALUES, min_size=3, max_size=3), max_size=4))
 def test_any_values(columns: list[list[Any]]) -> None:
-    morsel = Morsel(0, 0, 3, objects={str(i): c for i, c in enumerate(columns)})
+    morsel = Morsel(range(3), 0, 3, objects={str(i): c for i, c in enumerate(columns)})
     found = round_trip(morsel)
     for i, column in enumerate(columns):
         assert plain(list(found.values(str(i)))) == column
@@ -154,4 +154,4 @@ def test_any_values(columns: list[list[Any]]) -> None:
 
 def test_a_file_object_that_cannot_travel_says_so() -> None:
     with pytest.raises((TypeError, pickle.PicklingError), match="pickle"):
-        Morsel(0, 0, 1, objects={"x": [io.TextIOWrapper(io.BytesIO())]}).to_ipc()
+        Morsel(range(1), 0, 1, objects={"x": [io.TextIOWrapper(io.BytesIO())]}).to_ipc()

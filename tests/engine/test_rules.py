@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import dataio
 from dataio import cond
-from dataio.engine import records as engine_records
+from dataio.engine import streams as engine_streams
 from dataio.engine import rules
 from dataio.engine.errors import InternalError
 from dataio.engine.expr import All
@@ -147,7 +147,7 @@ def test_rewritten_plans_yield_the_same_rows(name: str) -> None:
 
 
 def rows(plan: Plan) -> list[Any]:
-    return [{k: bytes(v) if isinstance(v, memoryview) else v for k, v in r.items()} for r in engine_records.rows_below(plan)]
+    return [{k: bytes(v) if isinstance(v, memoryview) else v for k, v in r.items()} for r in engine_streams.rows_below(plan)]
 
 
 def test_a_missing_slot_column_keeps_the_others() -> None:
