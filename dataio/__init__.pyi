@@ -21,6 +21,8 @@ from .engine.registry import register_check as register_check
 from .engine.registry import register_fusion as register_fusion
 from .engine.registry import register_kernel as register_kernel
 from .engine.registry import register_op as register_op
+from .engine.stats import op_stats as op_stats
+from .engine.stats import reset_op_stats as reset_op_stats
 from .loader import DataLoader as DataLoader
 from .outputs import DlpackTensor as DlpackTensor
 from .outputs import register_output_adapter as register_output_adapter
@@ -30,6 +32,7 @@ from .pipelines import pipeline as pipeline
 from .query import Query as Query
 from .query import scan as scan
 from .settings import env_vars as env_vars
+from .sharding import ShardSpec as ShardSpec
 from .sources import RecordSource as RecordSource
 from .sources import files as files
 from .sources import from_callable as from_callable
@@ -39,14 +42,18 @@ from .sources import from_sampler as from_sampler
 from .sources import manifest as manifest
 from .sources import records as records
 from .stages import BatchStage as BatchStage
+from .stages import BucketByStage as BucketByStage
 from .stages import CollateStage as CollateStage
 from .stages import GroupByStage as GroupByStage
+from .stages import PackStage as PackStage
 from .stages import SlotStage as SlotStage
 from .stages import batch as batch
+from .stages import bucket_by as bucket_by
 from .stages import chain as chain
 from .stages import collate as collate
 from .stages import group_by as group_by
 from .stages import map as map
+from .stages import pack as pack
 from .stages import slot as slot
 from .stages import slots as slots
 

@@ -211,6 +211,8 @@ def _advice(
     bottleneck: str, op: str | None, busy: float, stats: RunStats, setup: Setup, limits: dict[str, int], headroom: float
 ) -> tuple[str | None, str]:
     """(setting, reason) for the stage that is `busy` most."""
+    if bottleneck == "consumer" and setup.kind == "thread" and (setup.gil_share or 0.0) > _TAKEN:
+        return 'workers="process"', f"the training loop competes with the workers for the interpreter lock: it is taken {setup.gil_share:.0%} of the time"
     if bottleneck == "consumer":
         return None, f"the loader keeps up: it could deliver {headroom:.1f} times what the training loop takes"
     if busy < _IDLE and stats.inflight_batches_max >= setup.prefetch:
