@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -11,15 +11,19 @@ from .engine import plan as nodes
 from .engine.calls import BatchTransform
 from .engine.custom import CustomOp, canonical_function
 from .engine.explain import explain as explain_plan
-from .engine.explain import function_name
+from .engine.explain import function_name, key_text
+from .engine.expr import Cond
 from .engine.rules import optimize
 from .engine.signature import canonical_plan, signature
 from .engine.source import Source
 from .stages import (
     BatchStage,
+    BucketByStage,
     CollateStage,
     GroupByStage,
     MapStage,
+    PackStage,
+    ShapeStage,
     SlotsBuilder,
     SlotStage,
     _unique,
@@ -28,8 +32,8 @@ from .stages import (
 if TYPE_CHECKING:
     from .loader import DataLoader
 
-ShapeStage = BatchStage | CollateStage | GroupByStage
 DEFAULT_PREFETCH = 4
+_SHAPES = "batch(...), collate(), group_by(...), bucket_by(...) or pack(...)"
 
 
 @dataclass(frozen=True)
@@ -54,10 +58,27 @@ class Pipeline:
             s.to_chain()
         _unique([s.output for s in self.slots])
         if self.shape is not None and not isinstance(self.shape, ShapeStage):
-            raise TypeError(f"shape must be batch(...), collate() or group_by(...), got {self.shape!r}")
+            raise TypeError(f"shape must be one of {_SHAPES}, got {self.shape!r}")
+        if isinstance(self.shape, PackStage):
+            self._check_pack(self.shape)
         if self.map_batches and self.shape is None:
             raise ValueError("batch maps need a preceding shape stage: batch, collate or group_by")
         object.__setattr__(self, "params", MappingProxyType(dict(self.params)))
+
+    def _check_pack(self, shape: PackStage) -> None:
+        """A packed batch has rows of several records, and two slots of its own."""
+        names = [s.output for s in self.slots]
+        if shape.slot is not None and shape.slot not in names:
+            raise ValueError(f"pack(slot={shape.slot!r}): the pipeline has the slots {', '.join(names)}")
+        if taken := {"segment_ids", "positions"} & set(names):
+            raise ValueError(f"pack() adds the slots segment_ids and positions; rename {', '.join(sorted(taken))}")
+        if next(s for s in self.slots if s.output == (shape.slot or names[0])).optional:
+            raise ValueError("the slot that pack() packs cannot be optional")
+        for function in self.map_batches:
+            if isinstance(function, BatchTransform):
+                raise ValueError(
+                    f"the batch transform {function} works on one row per record, and pack() makes rows of several"
+                )
 
     # ---------------------------------------------------------------- parameters
 
@@ -83,7 +104,8 @@ class Pipeline:
     def required_columns(self) -> dict[str, list[str]]:
         """What a record must hold: `sources` (slots), `scalars` (fields that arguments read), `groupers`."""
         scalars = dict.fromkeys(f for c in self.chains() for f in c.columns())
-        groupers = [self.shape.key] if isinstance(self.shape, GroupByStage) and isinstance(self.shape.key, str) else []
+        key = getattr(self.shape, "key", None) or getattr(self.shape, "tokens", None)
+        groupers = sorted(key.columns()) if isinstance(key, Cond) else [key] if isinstance(key, str) else []
         return {"sources": [s.output for s in self.slots], "scalars": list(scalars), "groupers": groupers}
 
     # ---------------------------------------------------------------- looking
@@ -137,24 +159,46 @@ class Pipeline:
             ValueError: no shape stage.
         """
         if self.shape is None:
-            raise ValueError("this pipeline needs an explicit batch / collate / group_by stage to run")
+            raise ValueError("this pipeline needs an explicit batch / collate / group_by / bucket_by / pack stage to run")
         plan = below
         for function in self.map_records:
             plan = nodes.MapRecords(plan, function)
         slots = nodes.Slots(plan, self.chains(), whole_records)
-        prefetch = self.shape.prefetch or DEFAULT_PREFETCH
-        if isinstance(self.shape, BatchStage):
-            plan = nodes.Batch(slots, self.shape.batch_size, self.shape.drop_last, prefetch)
-        elif isinstance(self.shape, GroupByStage):
-            plan = nodes.GroupBy(slots, self.shape.key, prefetch)
-        else:
-            plan = nodes.Collate(slots, prefetch)
+        plan = self._shape_node(slots, self.shape)
         if calls := tuple(f for f in self.map_batches if isinstance(f, BatchTransform)):
             plan = nodes.BatchOps(plan, calls)
         for function in self.map_batches:
             if not isinstance(function, BatchTransform):
                 plan = nodes.MapBatches(plan, function)
         return plan
+
+    def _shape_node(self, slots: nodes.Plan, shape: ShapeStage) -> nodes.Shape:
+        prefetch = shape.prefetch or DEFAULT_PREFETCH
+        match shape:
+            case BatchStage():
+                return nodes.Batch(slots, shape.batch_size, shape.drop_last, prefetch)
+            case GroupByStage():
+                return nodes.GroupBy(slots, shape.key, prefetch)
+            case BucketByStage():
+                return nodes.BucketBy(
+                    slots, shape.key, shape.sizes, shape.boundaries, shape.drop_last, shape.max_open, prefetch
+                )
+            case PackStage():
+                slot = shape.slot or self.slots[0].output
+                return nodes.Pack(
+                    slots,
+                    shape.length,
+                    shape.size,
+                    slot,
+                    shape.tokens or slot,
+                    shape.strategy,
+                    shape.open_rows,
+                    shape.overflow,
+                    shape.pad_value,
+                    shape.drop_last,
+                    prefetch,
+                )
+        return nodes.Collate(slots, prefetch)
 
 
 def _describe_shape(shape: ShapeStage | None) -> dict[str, Any] | None:
@@ -165,7 +209,21 @@ def _describe_shape(shape: ShapeStage | None) -> dict[str, Any] | None:
             return {"kind": "collate", "prefetch": shape.prefetch}
         case GroupByStage():
             return {"kind": "group_by", "key": shape.key, "prefetch": shape.prefetch}
+        case BucketByStage():
+            return {"kind": "bucket_by", **_plain_fields(shape)}
+        case PackStage():
+            return {"kind": "pack", **_plain_fields(shape)}
     return None
+
+
+def _plain_fields(shape: BucketByStage | PackStage) -> dict[str, Any]:
+    found = {f.name: getattr(shape, f.name) for f in fields(shape)}
+    for name in ("key", "tokens"):
+        if isinstance(found.get(name), Cond):
+            found[name] = found[name].canonical()
+        elif callable(found.get(name)):
+            found[name] = canonical_function(found[name])
+    return found
 
 
 def _shape_text(shape: ShapeStage | None) -> str:
@@ -176,8 +234,12 @@ def _shape_text(shape: ShapeStage | None) -> str:
         case CollateStage():
             return f"collate{prefetch}"
         case GroupByStage():
-            key = shape.key if isinstance(shape.key, (str, int)) else function_name(shape.key)
-            return f"group_by: {key}{prefetch}"
+            return f"group_by: {key_text(shape.key)}{prefetch}"
+        case BucketByStage():
+            sizes = shape.sizes if isinstance(shape.sizes, int) else dict(shape.sizes)
+            return f"bucket_by: {key_text(shape.key)}, sizes={sizes}, drop_last={shape.drop_last}{prefetch}"
+        case PackStage():
+            return f"pack: length={shape.length}, size={shape.size}, strategy={shape.strategy}{prefetch}"
     return "shape: <none> (record stream)"
 
 
@@ -198,9 +260,9 @@ def pipeline(*stages: Any) -> Pipeline:
                 if shape is not None:
                     raise ValueError("slots must stand before the shape stage")
                 slots.extend([stage] if isinstance(stage, SlotStage) else stage)
-            case BatchStage() | CollateStage() | GroupByStage():
+            case BatchStage() | CollateStage() | GroupByStage() | BucketByStage() | PackStage():
                 if shape is not None:
-                    raise ValueError("a pipeline has at most one terminal shape stage: batch, collate or group_by")
+                    raise ValueError(f"a pipeline has at most one terminal shape stage of {_SHAPES}")
                 shape = stage
             case MapStage():
                 if isinstance(stage.op, BatchTransform) and shape is None:
@@ -208,7 +270,7 @@ def pipeline(*stages: Any) -> Pipeline:
                 (maps if shape is None else batch_maps).append(stage.op)
             case _:
                 raise TypeError(
-                    f"a pipeline takes slot(...), slots(...), map(...), batch(...), collate() and group_by(...), got {stage!r}"
+                    f"a pipeline takes slot(...), slots(...), map(...) and one of {_SHAPES}, got {stage!r}"
                 )
     return Pipeline(tuple(slots), shape, tuple(maps), tuple(batch_maps))
 

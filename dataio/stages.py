@@ -1,13 +1,14 @@
-"""The stages a pipeline is made of: `slot`, `slots`, `chain`, `map`, `batch`, `collate`, `group_by`."""
+"""The stages a pipeline is made of: `slot`, `slots`, `chain`, `map`, and the shape stages from `batch` to `pack`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .engine.calls import BatchTransform, Decoder, OpCall, Transform
-from .engine.expr import Cond, Not
+from .engine.expr import Col, Cond, Not
 from .engine.plan import Chain
 from .engine.registry import lookup
 from .slot_methods import SlotMethods
@@ -259,6 +260,52 @@ class GroupByStage:
     prefetch: int | None = field(default=None, kw_only=True)
 
 
+@dataclass(frozen=True, slots=True)
+class BucketByStage:
+    """One open batch per bucket; see `bucket_by`."""
+
+    key: str | Cond | Callable[[Any], Any]
+    sizes: int | tuple[tuple[Any, int], ...]
+    boundaries: tuple[float, ...] | None = field(default=None, kw_only=True)
+    drop_last: bool = field(default=False, kw_only=True)
+    max_open: int = field(default=256, kw_only=True)
+    prefetch: int | None = field(default=None, kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class PackStage:
+    """Token sequences in rows of one length; see `pack`."""
+
+    length: int
+    slot: str | None = field(default=None, kw_only=True)
+    size: int = field(default=1, kw_only=True)
+    tokens: str | Callable[[Any], Any] | None = field(default=None, kw_only=True)
+    strategy: str = field(default="first_fit", kw_only=True)
+    open_rows: int = field(default=64, kw_only=True)
+    overflow: str = field(default="error", kw_only=True)
+    pad_value: int = field(default=0, kw_only=True)
+    drop_last: bool = field(default=False, kw_only=True)
+    prefetch: int | None = field(default=None, kw_only=True)
+
+
+ShapeStage = BatchStage | CollateStage | GroupByStage | BucketByStage | PackStage
+
+
+def _count(name: str, value: Any) -> int:
+    """A whole number of at least 1."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name} must be an integer, got {value!r}")
+    if (number := operator.index(value)) < 1:
+        raise ValueError(f"{name} must be at least 1, got {number}")
+    return number
+
+
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be a bool, got {value!r}")
+    return value
+
+
 def _prefetch(value: Any) -> int | None:
     if value is None:
         return None
@@ -295,6 +342,127 @@ def group_by(key: str | int | Callable[[Any], Any], *, prefetch: int | None = No
     if isinstance(key, bool) or not (isinstance(key, (str, int)) or callable(key)):
         raise TypeError(f"group_by() takes a field name, an index or a callable, got {key!r}")
     return GroupByStage(key, prefetch=_prefetch(prefetch))
+
+
+def bucket_by(
+    key: Any,
+    sizes: int | Mapping[Any, int] | Sequence[int],
+    *,
+    boundaries: Sequence[float] | None = None,
+    drop_last: bool = False,
+    max_open: int = 256,
+    prefetch: int | None = None,
+) -> BucketByStage:
+    """Batches of records of one kind, such as images of one size or sequences of about one length.
+
+    One batch is open per bucket; it is delivered when it is full, and the open ones at the end of the data in the order
+    they were begun. What waits in open batches is part of a checkpoint.
+
+    Args:
+        key: a field (a name or `col(name)`), a condition from `dataio.cond`, or a callable on the record; records with
+            equal keys share a bucket. It must be hashable.
+        sizes: records per batch: a number, or a mapping from bucket to number, or, with `boundaries`, a list of one number
+            per bucket.
+        boundaries: the key is a number, and its bucket the number of boundaries it is not below: `[128, 256]` makes
+            buckets 0 (below 128), 1 and 2 (256 and more).
+        drop_last: leave out what is not full at the end.
+        max_open: buckets open at a time, which bounds what is held; one more is an error.
+        prefetch: batches in flight (default 4).
+
+    Raises:
+        TypeError, ValueError: an argument of the wrong type or range.
+    """
+    key = key.field if isinstance(key, Col) else key
+    if not isinstance(key, (str, Cond)) and not callable(key):
+        raise TypeError(f"bucket_by() takes a field name, col(...), a condition or a callable, got {key!r}")
+    if key == "":
+        raise ValueError("bucket_by() takes a field name that is not empty")
+    bounds = None
+    if boundaries is not None:
+        bounds = tuple(float(b) for b in boundaries)
+        if not bounds or list(bounds) != sorted(set(bounds)):
+            raise ValueError(f"boundaries must be different numbers in rising order, got {list(boundaries)!r}")
+    chosen: int | tuple[tuple[Any, int], ...]
+    if isinstance(sizes, Mapping):
+        chosen = tuple((bucket, _count(f"the size of bucket {bucket!r}", n)) for bucket, n in sizes.items())
+    elif isinstance(sizes, (list, tuple)):
+        if bounds is None or len(sizes) != len(bounds) + 1:
+            raise ValueError("a list of sizes needs boundaries, and one size more than there are of them")
+        chosen = tuple((bucket, _count(f"the size of bucket {bucket}", n)) for bucket, n in enumerate(sizes))
+    else:
+        chosen = _count("sizes", sizes)
+    if chosen == ():
+        raise ValueError("sizes must name at least one bucket")
+    return BucketByStage(
+        key,
+        chosen,
+        boundaries=bounds,
+        drop_last=_flag("drop_last", drop_last),
+        max_open=_count("max_open", max_open),
+        prefetch=_prefetch(prefetch),
+    )
+
+
+def pack(
+    length: int,
+    *,
+    slot: str | None = None,
+    size: int = 1,
+    tokens: str | Callable[[Any], Any] | None = None,
+    strategy: str = "first_fit",
+    open_rows: int = 64,
+    overflow: str = "error",
+    pad_value: int = 0,
+    drop_last: bool = False,
+    prefetch: int | None = None,
+) -> PackStage:
+    """Token sequences put together in rows of `length` tokens, so that little is padding.
+
+    The batch holds `batch[slot]` as [size, length], and int32 [size, length] `batch["segment_ids"]` (1, 2, ... per
+    sequence of a row, 0 where there is padding) and `batch["positions"]` (0, 1, ... within each sequence), as T5X and seqio
+    name them. Other slots with one element per token (labels, masks) are packed alike; the rest stays one row per record,
+    as do `batch.keys`. What waits in open rows is part of a checkpoint.
+
+    Args:
+        slot: the slot with the tokens, [tokens] or [tokens, ...]; None: the pipeline's first.
+        size: rows per batch.
+        tokens: a record's number of tokens, known before it is decoded: a field that holds a number or the sequence
+            itself, or a callable that gives either. None: the field that `slot` reads.
+        strategy: "first_fit" puts a sequence into the oldest open row it fits in, "best_fit" into the one that it leaves
+            the least room in.
+        open_rows: rows open at a time, which bounds what is held.
+        overflow: for a sequence longer than `length`: "error" (a row error), "truncate" or "split" (into several rows).
+        pad_value: stands where a row of `slot` is not filled; other slots have 0 there.
+        drop_last: leave out a last batch with fewer than `size` rows.
+        prefetch: batches in flight (default 4).
+
+    Raises:
+        TypeError, ValueError: an argument of the wrong type or range.
+    """
+    if slot is not None:
+        _slot_name(slot)
+    if tokens is not None and not isinstance(tokens, str) and not callable(tokens):
+        raise TypeError(f"tokens must be a field name or a callable, got {tokens!r}")
+    for name, value, known in (
+        ("strategy", strategy, ("first_fit", "best_fit")),
+        ("overflow", overflow, ("error", "truncate", "split")),
+    ):
+        if value not in known:
+            raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}, got {value!r}")
+    if isinstance(pad_value, bool) or not hasattr(pad_value, "__index__"):
+        raise TypeError(f"pad_value must be an integer, got {pad_value!r}")
+    return PackStage(
+        _count("length", length),
+        slot=slot,
+        size=_count("size", size),
+        tokens=tokens,
+        strategy=strategy,
+        open_rows=_count("open_rows", open_rows),
+        overflow=overflow,
+        pad_value=operator.index(pad_value),
+        drop_last=_flag("drop_last", drop_last),
+        prefetch=_prefetch(prefetch),
+    )
 
 
 @dataclass(frozen=True, slots=True)

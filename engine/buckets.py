@@ -20,12 +20,13 @@ from .units import Refetch, RunCutter, Share, Unit
 
 
 class Held:
-    """A record that waits for its batch."""
+    """A record that waits for its batch; `tokens` as they were counted."""
 
-    __slots__ = ("index", "original", "row")
+    __slots__ = ("index", "original", "row", "tokens")
 
     def __init__(self, index: int, row: Any, original: Any) -> None:
         self.index, self.row, self.original = index, row, original
+        self.tokens = 0
 
 
 def held_record(index: int, chunk: Chunk, row: int) -> Held:

@@ -8,6 +8,7 @@ from typing import Any
 
 from .buckets import BucketCutter
 from .errors import InternalError, PlanError
+from .packs import PackCutter
 from .plan import Batch, BucketBy, Collate, GroupBy, MapRecords, Pack, Plan, Shape, Slots
 from .source import Pass
 from .streams import ColumnStream, open_stream, records_at
@@ -47,8 +48,6 @@ def open_cutter(
         case BucketBy():
             return BucketCutter(stream, share, state, shape, pass_, refetch)
         case Pack():
-            from .packs import PackCutter
-
             return PackCutter(stream, share, state, shape, pass_, refetch)
     raise InternalError(f"{type(shape).__name__} has no cutter")
 

@@ -1,6 +1,7 @@
-"""The cutter of `pack`: token sequences put together in rows of a fixed length.
+"""Packed token sequences: the cutter of `pack`, and how its batches are put together.
 
-What it holds back is part of the state as positions in the pass; a resumed cutter fetches those records again.
+Which sequences share a row is settled before any is decoded, from the number of tokens that each record states. What the
+cutter holds back is part of the state as positions in the pass; a resumed cutter fetches those records again.
 """
 
 from __future__ import annotations
@@ -10,13 +11,16 @@ from typing import Any
 
 import numpy as np
 
+from .batch import Allocate, Job, SlotColumn
 from .buckets import Held, held_record, key_function, unit_of
 from .errors import OpError
-from .packing import Bin, Packer
+from .packing import Bin, Packer, fill, fill_segments
 from .plan import Pack
+from .schema import type_of
 from .source import Pass
 from .streams import BadRecord, Stream
 from .units import Refetch, RunCutter, Share, Unit
+from .work import failure_of
 
 
 class PackCutter(RunCutter):
@@ -39,6 +43,8 @@ class PackCutter(RunCutter):
             self._packer = Packer.restore(state["rows"], node.length, **options)
             self._closed = [Bin.restore(b, node.length) for b in state["closed"]]
             self._records = {i: held_record(i, chunk, 0) for i, chunk in refetch(sorted(self._waiting())).items()}
+            for record in self._records.values():
+                record.tokens = self._count(record)
 
     def cut(self) -> Iterator[Unit]:
         whole = self.node.size * self.share.of
@@ -63,7 +69,8 @@ class PackCutter(RunCutter):
 
     def _add(self, record: Held) -> None:
         try:
-            self._closed += self._packer.add(record.index, self._count(record))
+            record.tokens = self._count(record)
+            self._closed += self._packer.add(record.index, record.tokens)
         except OpError as error:  # reported with the next batch
             if not isinstance(record.row, BadRecord):
                 record.row = BadRecord(record.row, "pack", error)
@@ -93,10 +100,11 @@ class PackCutter(RunCutter):
         bins, self._closed = self._closed[:whole], self._closed[whole:]
         return self._unit(bins, bins[self.share.part])
 
-    def unit_of(self, bins: list[Bin], own: list[Bin]) -> Unit:
+    def _unit(self, bins: list[Bin], own: list[Bin]) -> Unit:
         indices = dict.fromkeys(p.item for b in own for p in b.pieces)
         unit = unit_of([*(self._records[i] for i in indices), *self._bad])
         places = {index: place for place, index in enumerate(indices)}
+        unit.tokens = [self._records[i].tokens for i in indices]
         unit.bins = [b.with_items(places) for b in own]
         done = {p.item for b in bins for p in b.pieces} - self._waiting()
         self.consumed += len(done) + len(self._bad)
@@ -125,3 +133,73 @@ class PackCutter(RunCutter):
         unit.full = len(own) == size
         if len(unit) or steps == "short":
             yield unit
+
+
+SEGMENT_IDS, POSITIONS = "segment_ids", "positions"
+"""Slots that `pack` adds."""
+
+
+def packed(
+    job: Job, node: Pack, slots: dict[str, SlotColumn], indices: list[int], allocate: Allocate
+) -> tuple[dict[str, SlotColumn], list[int]]:
+    """The slots of a packed batch and the records that survived.
+
+    Args:
+        slots: one row per record of `indices`, which are rows of the unit.
+
+    Returns:
+        The slot that is packed, and every other one whose rows have the same numbers of elements, as [rows, length, ...];
+        other slots as they are, one row per record; int32[rows, length] segment ids and positions. A record that has
+        another number of tokens than it stated has failed: its place in the row is padding.
+    """
+    stated = job.unit.tokens or []
+    sequences = _rows(slots[node.slot])
+    good: list[int] = []
+    kind: Any = None
+    for place, row in enumerate(indices):
+        found = sequences[place]
+        if not isinstance(found, np.ndarray) or not found.ndim:
+            error = OpError(f"pack needs an array of tokens, the slot holds {type_of(found)}")
+        elif len(found) != stated[row]:
+            error = OpError(f"the decoded sequence has {len(found)} tokens, the record stated {stated[row]}")
+        elif kind is not None and kind != (found.shape[1:], found.dtype):
+            error = OpError(f"a sequence of {type_of(found)} cannot share rows with others of {kind[1]}{list(kind[0])}")
+        else:
+            kind = found.shape[1:], found.dtype
+            good.append(place)
+            continue
+        job.failures[row] = failure_of(row, node.slot, "collate", "pack", None, error)
+    if len(good) < len(indices):
+        slots = {name: column.permuted(good, allocate) for name, column in slots.items()}
+        indices = [indices[place] for place in good]
+    places = {row: place for place, row in enumerate(indices)}
+    bins = [
+        Bin(b.length, [p._replace(item=places[p.item]) for p in b.pieces if p.item in places]) for b in job.unit.bins or []
+    ]
+    counts = [stated[row] for row in indices]
+    out = {
+        name: _packed_column(column, bins, counts, node.length, node.pad_value if name == node.slot else 0, allocate)
+        for name, column in slots.items()
+    }
+    segments, positions = (allocate((len(bins), node.length), np.int32) for _ in range(2))
+    fill_segments(bins, segments, positions)
+    return {**out, SEGMENT_IDS: SlotColumn(dense=segments), POSITIONS: SlotColumn(dense=positions)}, indices
+
+
+def _rows(column: SlotColumn) -> Any:
+    return column.dense if column.dense is not None else column.rows
+
+
+def _packed_column(
+    column: SlotColumn, bins: list[Bin], counts: list[int], length: int, pad: int, allocate: Allocate
+) -> SlotColumn:
+    """One slot in rows of tokens, or as it is when it has not one element of one kind per token."""
+    rows = _rows(column)
+    if not all(isinstance(row, np.ndarray) and row.ndim and len(row) == n for row, n in zip(rows, counts)):
+        return column
+    if len({(row.shape[1:], row.dtype) for row in rows}) > 1:
+        return column
+    tail, dtype = (rows[0].shape[1:], rows[0].dtype) if len(rows) else ((), np.dtype(np.int64))
+    out = allocate((len(bins), length, *tail), dtype)
+    fill(bins, rows, out, pad=pad)
+    return SlotColumn(dense=out)

@@ -69,6 +69,7 @@ class Unit:
         indices: position of each record in the pass, which its random draws and its default key follow from.
         originals: what the source gave for each record, when asked for and changed by a map.
         bins: for packed sequences, the rows to make of the records; items are positions in this unit.
+        tokens: for packed sequences, the tokens of each record as they were counted before it was decoded.
         full: whether no record is missing at the end of the data.
         after: the state behind this unit.
         consumed: records of the pass in this and all units before, on all ranks.
@@ -79,6 +80,7 @@ class Unit:
     indices: Sequence[int] = range(0)
     originals: list[Any] | None = None
     bins: list[Bin] | None = None
+    tokens: list[int] | None = None
     full: bool = True
     after: Any = None
     consumed: int = 0

@@ -13,6 +13,8 @@ from ..batch import FinishedBatch, Job, SlotColumn
 from ..calls import BatchTransform
 from ..errors import BatchError
 from ..explain import function_name
+from ..packs import packed
+from ..plan import Pack
 from ..rng import batch_stream
 from ..work import MorselResult
 
@@ -102,6 +104,10 @@ def assemble(job: Job, graph: Graph) -> FinishedBatch:
     failed = job.failures
     indices = range(job.length) if not failed else [i for i in range(job.length) if i not in failed]
     slots: dict[str, SlotColumn] = {}
+
+    def allocate(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        return graph.executor.buffers.acquire(shape, np.dtype(dtype)).array
+
     for chain in job.program.chains:
         slot = chain.slot
         if slot in job.inactive:
@@ -126,7 +132,9 @@ def assemble(job: Job, graph: Graph) -> FinishedBatch:
         column.sizes = sizes
         slots[slot] = column
     job.blocks = {}
-    return FinishedBatch(job, slots, indices, lambda shape, dtype: graph.executor.buffers.acquire(shape, np.dtype(dtype)).array)
+    if job.unit.bins is not None and isinstance(graph.shape, Pack):
+        slots, indices = packed(job, graph.shape, slots, list(indices), allocate)
+    return FinishedBatch(job, slots, indices, allocate)
 
 
 def close_gaps(array: np.ndarray, indices: Any) -> None:
