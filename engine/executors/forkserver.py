@@ -19,7 +19,9 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from ..errors import WorkerDiedError
@@ -118,9 +120,10 @@ def serve(descriptor: int, parent: int) -> None:
     with contextlib.suppress(EOFError, ConnectionError):
         _, (blob,), _ = receive(channel)
         try:
-            program = pickle.loads(blob)
-            for setup in program.setups:
-                setup()  # imports the heavy libraries here, once
+            with alive.watched():
+                program = pickle.loads(blob)
+                for setup in program.setups:
+                    setup()  # imports the heavy libraries here, once
         except Exception as error:
             failure = RuntimeError(f"{type(error).__name__}: {error}")
         while alive.wait():
@@ -150,16 +153,43 @@ class _Liveness:
     """
 
     def __init__(self, channel: socket.socket, parent: int) -> None:
-        self._poll = select.poll()
-        self._poll.register(channel, select.POLLIN)
+        self._channel = channel
         self._parent = -1
         with contextlib.suppress(AttributeError, OSError):  # not Linux, an old kernel, a sandbox, or gone already
             self._parent = os.pidfd_open(parent)
-            self._poll.register(self._parent, select.POLLIN)
+
+    def _poll(self, events: int) -> select.poll:
+        poll = select.poll()
+        poll.register(self._channel, events)
+        if self._parent >= 0:
+            poll.register(self._parent, select.POLLIN)
+        return poll
 
     def wait(self) -> bool:
         """True once there is something to receive, False once the trainer is gone."""
-        return all(descriptor != self._parent for descriptor, _ in self._poll.poll())
+        return all(descriptor != self._parent for descriptor, _ in self._poll(select.POLLIN).poll())
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """End this process within the block as soon as the trainer is gone. The thread that sees to it ends with the block,
+        before anything is forked.
+        """
+        stop, ended = os.pipe()
+        poll = self._poll(0)  # of the channel only its end
+        poll.register(stop, select.POLLHUP)
+
+        def watch() -> None:
+            if any(descriptor != stop for descriptor, _ in poll.poll()):
+                os._exit(1)
+
+        thread = threading.Thread(target=watch)
+        thread.start()
+        try:
+            yield
+        finally:
+            os.close(ended)
+            thread.join()
+            os.close(stop)
 
 
 def _reap(children: set[int]) -> None:
