@@ -288,8 +288,9 @@ class DataLoader:
         """
         self._check_open()
         running = self._resources.graph
-        if running is not None and running.alive and self._resources.iterating():
+        if running is not None and running.alive and self._resources.iterating() and not self._all_delivered():
             raise RuntimeError("this loader is being iterated already; finish or drop that iterator first")
+        self._position = self._standing()
         self._resources.stop_graph()
         program, plan = self._compiled()
         if self._resources.executor is None:
@@ -356,7 +357,7 @@ class DataLoader:
         which the next batch begins, over all ranks, failed ones included.
         """
         self._check_open()
-        return make_state(self._position, self._logical, self._options.share, self._options.seed)
+        return make_state(self._standing(), self._logical, self._options.share, self._options.seed)
 
     def load_state_dict(self, state: Mapping[str, Any], *, align: str = "error") -> None:
         """Continue where `state` was taken: the next iteration delivers what follows, nothing twice and nothing lost.
@@ -376,11 +377,24 @@ class DataLoader:
         """
         self._check_open()
         running = self._resources.graph
-        if running is not None and running.alive and self._resources.iterating():
+        if running is not None and running.alive and self._resources.iterating() and not self._all_delivered():
             raise RuntimeError("load_state_dict needs an idle loader: finish or drop the running iterator first")
         self._position, seed = read_state(state, self._logical, self._options.share, align=align)
         self._options = replace(self._options, seed=seed)
         self._loaded = True
+        self._resources.stop_graph()
+
+    def _all_delivered(self) -> bool:
+        """Whether the position is behind the last batch of its epoch, as far as the length is known. Who counts batches
+        (Lightning does) never asks for the end."""
+        try:
+            return 0 < len(self) <= self._position.batches
+        except TypeError:
+            return False
+
+    def _standing(self) -> Position:
+        """The position; behind the last batch of an epoch it is the beginning of the next."""
+        return Position(self._position.epoch + 1) if self._all_delivered() else self._position
 
     # ---------------------------------------------------------------- looking
 
@@ -541,6 +555,8 @@ class _Resources:
         return iterator is not None and not iterator.exhausted
 
     def stop_graph(self, deadline: float | None = None) -> None:
+        if self.iterator is not None and (iterator := self.iterator()) is not None:
+            iterator.exhausted = True  # what it finds then is not the end of an epoch
         with self._lock:
             graph, self.graph = self.graph, None
         if graph is not None:
@@ -615,6 +631,7 @@ class LoaderIterator:
     def deliver(self, finished: FinishedBatch) -> bool:
         """Note, on the consumer's thread, that it gets this batch; False for one that is to be left out."""
         self._report(finished)
+        self._loader._loaded = False
         self._loader._position.delivered(finished)
         if not finished.length and not self._loader._emit_empty:
             return False
