@@ -506,13 +506,17 @@ class DataLoader:
         """
         from .progress import progress
 
-        return progress(self, self._records_of_pass(), options)
+        return progress(self, *self._records_of_pass(), options)
 
-    def _records_of_pass(self) -> int | None:
+    def _records_of_pass(self) -> tuple[int | None, int]:
+        """Records of a pass over this rank's share, None when that is not known, and of one batch, then 0."""
         shape = next(n for n in walk(self._logical) if isinstance(n, Shape))
         if not isinstance(shape, BatchNode) or (records := _record_count(self._logical)) is None:
-            return None
-        return min(records, len(self) * shape.size)
+            return None, 0
+        share, whole = self._options.share, len(self) * shape.size
+        if share.steps in ("pad", "drop"):
+            return whole, shape.size
+        return min(len(range(records)[share.part]), whole), shape.size
 
     def set_metrics_hook(self, hook: Callable[[dict[str, int]], Any] | None) -> None:
         """Call `hook({"batch_id", "n_samples", "n_errors"})` on the consumer's thread after each delivered batch."""
@@ -603,6 +607,11 @@ class LoaderIterator:
             if self.deliver(message[0]):
                 return message[1]
         raise StopIteration
+
+    @property
+    def resumed(self) -> int:
+        """Batches of the epoch that were delivered before this pass, which goes on from there."""
+        return self._graph.resume.batches
 
     def take(self) -> tuple[FinishedBatch, Any] | None:
         """Wait for the next batch; None at the end, or once `interrupt` was called. May run on a thread of its own."""

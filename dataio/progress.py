@@ -15,12 +15,13 @@ if TYPE_CHECKING:
 _END = object()
 
 
-def progress(loader: DataLoader, total: int | None, options: dict[str, Any]) -> Iterator[Any]:
+def progress(loader: DataLoader, total: int | None, size: int, options: dict[str, Any]) -> Iterator[Any]:
     """The batches of one pass, with a bar that counts records; it is closed however the loop ends.
 
     Args:
         loader: what to iterate.
         total: records of a pass, None when that is not known.
+        size: records of a batch: a pass that is resumed begins behind some.
         options: for `tqdm.auto.tqdm`; they win over what is set here.
     """
     from tqdm.auto import tqdm
@@ -29,7 +30,8 @@ def progress(loader: DataLoader, total: int | None, options: dict[str, Any]) -> 
     taken, failed = stats.taken, stats.taken - stats.delivered
     waited, busy = stats.consumer_wait_ns, stats.consumer_busy_ns
     batches = iter(loader)
-    with closing(batches), tqdm(**{"total": total, "unit": " records", "unit_scale": True, **options}) as bar:
+    chosen = {"total": total, "initial": size * batches.resumed, "unit": " records", "unit_scale": True, **options}
+    with closing(batches), tqdm(**chosen) as bar:
         # Once more at the end: batches without survivors may have been left out.
         for batch in chain(batches, (_END,)):
             stall = (stats.consumer_wait_ns - waited) / max(1, _time(stats) - waited - busy)

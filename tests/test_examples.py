@@ -34,6 +34,17 @@ EXPECTED = {  # script: patterns of lines of its output
         r"18 of 18 vowels of new voices recognised",
     ],
     "detection_pipeline.py": [],
+    "metrics_export.py": [
+        r'dataio_records_total\{outcome="delivered"\} 59.0',
+        r'dataio_records_total\{outcome="failed"\} 1.0',
+        r"dataio_batches_total 4.0",
+        r'dataio_op_seconds_total\{op="image",stage="decode"\} [\d.e-]+',
+        r'dataio_stall_seconds_total\{what="consumer_waits_for_batch"\} [\d.e-]+',
+        r"dataio.records\{outcome=delivered\} 59",
+        r"dataio.records\{outcome=failed\} 1",
+        r"dataio.batches\{\} 4",
+        r"dataio.inflight.max\{unit=batches\} [1-4]",
+    ],
 }
 
 

@@ -22,7 +22,9 @@ import tqdm.auto
 import dataio
 from dataio.engine import trace
 from dataio.engine.errors import BatchError
-from dataio.report import Report
+from dataio.engine.run import RunOptions
+from dataio.engine.stats import RunStats
+from dataio.report import Report, Setup, make_report
 
 from .conftest import encoded, npy
 
@@ -319,7 +321,15 @@ def test_when_the_loop_is_slow_nothing_in_the_loader_is_to_be_changed() -> None:
     assert "change: nothing in the loader" in str(report)
 
 
-def test_the_change_that_is_proposed_helps(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("gil_share", "setting"), [(0.9, 'workers="process"'), (0.1, None), (None, None)])
+def test_a_loop_that_competes_for_the_interpreter_lock_is_told_so(gil_share: float | None, setting: str | None) -> None:
+    bound = dataio.pipeline(X, dataio.batch(4)).bind(rows(4))
+    counted = RunStats(batches=10, delivered=40, consumer_busy_ns=900, consumer_wait_ns=100, worker_busy_ns=400)
+    report = make_report(counted, Setup(bound.plan(), RunOptions(), "thread", gil_share))
+    assert (report.bottleneck, report.setting) == ("consumer", setting)
+
+
+def test_the_change_that_is_proposed_helps() -> None:
     before = reported(load(rows(60), X.custom(sleeps), dataio.batch(4), concurrency=1))
     assert before.setting == 'concurrency="auto"'
     after = reported(load(rows(60), X.custom(sleeps), dataio.batch(4), concurrency="auto"))
@@ -420,12 +430,19 @@ def test_a_trace_is_whole_after_an_exception(tmp_path: Path) -> None:
         assert "waits for batch 1" in {e["name"] for e in events_of(path)}
 
 
-def test_a_trace_is_whole_when_the_loop_raises(tmp_path: Path) -> None:
-    path = tmp_path / "t.json"
-    with pytest.raises(ZeroDivisionError), load(rows(8), X, dataio.batch(4)) as loader:
-        loader.trace(path)
+def train(loader: dataio.DataLoader) -> None:
+    """A loop that raises."""
+    with loader:
         for _ in loader:
             raise ZeroDivisionError
+
+
+def test_a_trace_is_whole_when_the_loop_raises(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    loader = load(rows(8), X, dataio.batch(4))
+    loader.trace(path)
+    with pytest.raises(ZeroDivisionError):
+        train(loader)
     assert "waits for batch 0" in {e["name"] for e in events_of(path)}
 
 
@@ -572,6 +589,23 @@ def test_records_that_are_dropped_are_not_in_the_total(bars: list[Any]) -> None:
     with load(rows(10), X, dataio.batch(4, drop_last=True)) as loader:
         list(loader.progress())
     assert (bars[0].total, bars[0].n) == (8, 8)
+
+
+def test_a_pass_that_is_resumed_begins_where_it_was(bars: list[Any]) -> None:
+    with load(rows(10), X, dataio.batch(4)) as loader:
+        next(iter(loader))
+        state = loader.state_dict()
+    with load(rows(10), X, dataio.batch(4)) as loader:
+        loader.load_state_dict(state)
+        list(loader.progress())
+    assert (bars[0].initial, bars[0].n, bars[0].total) == (4, 10, 10)
+
+
+@pytest.mark.parametrize(("shard", "total"), [({"id": 1, "of": 3, "pad": False}, 3), ({"id": 1, "of": 3, "pad": True}, 4)])
+def test_the_total_of_a_shard_is_its_own(bars: list[Any], shard: dict[str, Any], total: int) -> None:
+    with load(rows(10), X, dataio.batch(2), shard=shard) as loader:
+        list(loader.progress())
+    assert (bars[0].total, bars[0].n) == (total, total)
 
 
 def test_an_unknown_total_is_left_open(bars: list[Any]) -> None:
