@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from .aio import AsyncLoaderIterator
     from .pipelines import BoundPipeline
     from .report import Report
+    from .torch_glue import LoaderDataset
 
 logger = logging.getLogger("dataio.rows")
 
@@ -323,6 +324,17 @@ class DataLoader:
         from .aio import AsyncLoaderIterator
 
         return AsyncLoaderIterator(self)
+
+    def as_iterable_dataset(self) -> LoaderDataset:
+        """The batches as a `torch.utils.data.IterableDataset`, for code that wants a `torch.utils.data.DataLoader`:
+        `DataLoader(loader.as_iterable_dataset(), batch_size=None)`. It passes the state through.
+
+        Raises:
+            ModuleNotFoundError: torch is not installed.
+        """
+        from .torch_glue import LoaderDataset
+
+        return LoaderDataset(self)
 
     def _compiled(self) -> tuple[Program, Plan]:
         if self._optimised is None:
