@@ -121,7 +121,7 @@ class Batch:
 
     @property
     def errors(self) -> list[dict[str, Any]]:
-        """One dict per failed row: index, key, stage, op, message, slot, record, uri, type. Fresh copies."""
+        """One dict per failed row: index, key, stage, op, message, slot, record, uri, offset, type. Fresh copies."""
         return copy.deepcopy(self._finished.errors)
 
     @property

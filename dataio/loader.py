@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import secrets
 import threading
@@ -10,13 +9,14 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from .batches import Batch
-from .checkpoint import Position, make_state, read_state
+from .checkpoint import PlanIdentity, Position, make_state, read_state
 from .device import Sender, this_device, transport_to
 from .engine.actor import Mark
-from .engine.batch import FinishedBatch, describe_error
+from .engine.batch import FinishedBatch
 from .engine.calls import BatchTransform
 from .engine.errors import ClosedError, ForkedError
 from .engine.executors.base import Executor, Placement
@@ -46,6 +46,7 @@ from .engine.settings import default_executor, drain_timeout
 from .engine.stats import RunStats, op_stats
 from .engine.trace import Recorder
 from .engine.units import steps_of
+from .failures import FailureHandling, failure_handling, min_survivors
 from .io.ranges import close_files, open_ranges
 from .io.resolve import read_source
 from .outputs import find_adapter, on_device
@@ -56,9 +57,6 @@ if TYPE_CHECKING:
     from .pipelines import BoundPipeline
     from .report import Report
     from .torch_glue import LoaderDataset
-
-logger = logging.getLogger("dataio.rows")
-
 
 def make_loader(
     bound: BoundPipeline,
@@ -72,6 +70,8 @@ def make_loader(
     seed: Any,
     emit_empty_batches: Any,
     log_errors: Any,
+    max_failures: Any,
+    quarantine: Any,
     device: Any,
     context: Any,
     workers: Any,
@@ -89,24 +89,24 @@ def make_loader(
     sender = _sender(device, pin_memory, ragged) if name == "torch" else None
     if device is not None and sender is None:
         adapter = on_device(name, adapter, device)
-    if not isinstance(log_errors, bool) and not callable(log_errors):
-        raise TypeError(f"log_errors must be a bool or a callable, got {log_errors!r}")
     if context is not None and not callable(context):
         raise TypeError(f"context must be callable, got {context!r}")
     _check_batch_maps(bound.pipeline.map_batches)
     spec = as_shard(shard)
     share = as_share(spec, steps)
-    plan = bound.plan(whole_records=context is not None)
+    failures = failure_handling(log_errors, max_failures, quarantine, share)
+    plan = bound.plan(whole_records=context is not None or failures.path is not None)
     check_shardable(share, next(n for n in walk(plan) if isinstance(n, Shape)))
     options = RunOptions(
         concurrency=_concurrency(concurrency),
-        min_survivors=_min_survivors(on_failure),
+        min_survivors=min_survivors(on_failure),
         order=cast(Literal["submit", "completion"], _choice("order", order or "submit", "submit", "completion")),
         seed=_seed(seed),
         context=context,
         share=share,
         agreement=agreement_for(share, _record_count(plan) is not None),
         ahead=0 if sender is None else 1,
+        originals=failures.path is not None,
     )
     placement = _placement(worker_niceness, worker_cpus)
     kind, reason = _workers(workers, placement)
@@ -116,7 +116,7 @@ def make_loader(
         executor=lambda program: _make_executor(kind, program, reason, placement),
         wrap=lambda finished: Batch(finished, name, adapter, ragged, sender.send(finished) if sender else {}),
         emit_empty=bool(emit_empty_batches),
-        log_errors=log_errors,
+        failures=failures,
         pins=sender is not None and sender.pin,
     )
 
@@ -172,18 +172,6 @@ def _concurrency(value: Any) -> int | None:
         raise TypeError(f'concurrency must be an integer or "auto", got {value!r}')
     if value < 1:
         raise ValueError(f"concurrency must be at least 1, got {value}")
-    return value
-
-
-def _min_survivors(value: Any) -> int | None:
-    if isinstance(value, str):
-        if value not in ("strict", "skip"):
-            raise ValueError(f'on_failure must be "strict", "skip" or an integer, got {value!r}')
-        return None if value == "strict" else 1
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f'on_failure must be "strict", "skip" or an integer, got {value!r}')
-    if value < 0:
-        raise ValueError(f"on_failure must be at least 0, got {value}")
     return value
 
 
@@ -258,7 +246,7 @@ class DataLoader:
         executor: Callable[[Program], Executor],
         wrap: Callable[[FinishedBatch], Any],
         emit_empty: bool,
-        log_errors: bool | Callable[[dict[str, Any]], Any],
+        failures: FailureHandling,
         pins: bool = False,
     ) -> None:
         self._options = options
@@ -266,7 +254,7 @@ class DataLoader:
         self._wrap = wrap
         self._emit_empty = emit_empty
         self._pinned = pins
-        self._log = _log_row if log_errors is True else log_errors or None
+        self._failures = failures
         self._logical = plan
         self._optimised: Rewritten | None = None
         self._program: Program | None = None
@@ -275,8 +263,9 @@ class DataLoader:
         self._position = Position()
         self._loaded = False
         self._hook: Callable[[dict[str, int]], Any] | None = None
-        self._resources = _Resources()
+        self._resources = _Resources(failures)
         self._finalizer = weakref.finalize(self, self._resources.close)
+        failures.open()  # a file that cannot be written is told before anything runs
 
     # ---------------------------------------------------------------- iterating
 
@@ -369,7 +358,7 @@ class DataLoader:
         which the next batch begins, over all ranks, failed ones included.
         """
         self._check_open()
-        return make_state(self._standing(), self._logical, self._options.share, self._options.seed)
+        return make_state(self._standing(), self._identity, self._options.seed)
 
     def load_state_dict(self, state: Mapping[str, Any], *, align: str = "error") -> None:
         """Continue where `state` was taken: the next iteration delivers what follows, nothing twice and nothing lost.
@@ -391,10 +380,14 @@ class DataLoader:
         running = self._resources.graph
         if running is not None and running.alive and self._resources.iterating() and not self._all_delivered():
             raise RuntimeError("load_state_dict needs an idle loader: finish or drop the running iterator first")
-        self._position, seed = read_state(state, self._logical, self._options.share, align=align)
+        self._position, seed = read_state(state, self._identity, align=align)
         self._options = replace(self._options, seed=seed)
         self._loaded = True
         self._resources.stop_graph()
+
+    @cached_property
+    def _identity(self) -> PlanIdentity:
+        return PlanIdentity(self._logical, self._options.share)
 
     def _all_delivered(self) -> bool:
         """Whether the position is behind the last batch of its epoch, as far as the length is known. Who counts batches
@@ -558,7 +551,8 @@ class DataLoader:
 class _Resources:
     """What a loader must give back; held apart from it so that garbage collection can."""
 
-    def __init__(self) -> None:
+    def __init__(self, failures: FailureHandling) -> None:
+        self.failures = failures
         self.graph: Graph | None = None
         self.executor: Executor | None = None
         self.iterator: weakref.ref[LoaderIterator] | None = None
@@ -597,6 +591,7 @@ class _Resources:
         self.stop_graph(deadline)
         if self.executor is not None:
             self.executor.close(deadline)
+        self.failures.close()
         close_files()
 
 
@@ -616,7 +611,12 @@ class LoaderIterator:
 
     def __next__(self) -> Any:
         while (message := self.take()) is not None:
-            if self.deliver(message[0]):
+            try:
+                wanted = self.deliver(message[0])
+            except BaseException:
+                self.close()
+                raise
+            if wanted:
                 return message[1]
         raise StopIteration
 
@@ -647,11 +647,22 @@ class LoaderIterator:
             self._finalizer.detach()
             if not self._loader._resources.closed:  # by another thread, while this one waited
                 self._loader._position = Position(self._loader._position.epoch + 1)
+                self._loader._failures.budget.end_of_pass()
         return message
 
     def deliver(self, finished: FinishedBatch) -> bool:
-        """Note, on the consumer's thread, that it gets this batch; False for one that is to be left out."""
-        self._report(finished)
+        """Note, on the consumer's thread, that it gets this batch; False for one that is to be left out.
+
+        Raises:
+            FailureBudgetError, or whatever a hook raises: the pass is over, and this batch is not delivered.
+        """
+        try:
+            self._report(finished)
+        except BaseException as error:
+            self.interrupt()
+            if isinstance(error, (StopIteration, StopAsyncIteration)):  # would look like the end of the data
+                raise RuntimeError(f"a hook raised {type(error).__name__}") from error
+            raise
         self._loader._loaded = False
         self._loader._position.delivered(finished)
         if not finished.length and not self._loader._emit_empty:
@@ -670,18 +681,10 @@ class LoaderIterator:
         self._finalizer()
 
     def _report(self, finished: FinishedBatch) -> None:
-        log, hook = self._loader._log, self._loader._hook
-        if log is not None:
-            for error in finished.errors:
-                log(error)
+        self._loader._failures.deliver(finished, self._graph.epoch)
+        hook = self._loader._hook
         if hook is not None and (finished.length or self._loader._emit_empty):
-            hook({"batch_id": finished.number, "n_samples": finished.length, "n_errors": len(finished.errors)})
-
-
-def _log_row(error: dict[str, Any]) -> None:
-    logger.warning(
-        "row IO failed (idx=%d stage=%s): %s", error["index"], error["stage"], describe_error(error)
-    )
+            hook({"batch_id": finished.number, "n_samples": finished.length, "n_errors": finished.failed})
 
 
 def _record_count(plan: Plan) -> int | None:

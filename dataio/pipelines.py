@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
@@ -295,6 +296,8 @@ class BoundPipeline:
         seed: int | None = None,
         emit_empty_batches: bool = True,
         log_errors: Any = False,
+        max_failures: float | None = None,
+        quarantine: str | os.PathLike[str] | None = None,
         device: str | None = None,
         context: Any = None,
         workers: str | None = "auto",
@@ -316,6 +319,12 @@ class BoundPipeline:
             seed: of all random ops; None draws one for this loader.
             emit_empty_batches: whether batches without survivors (`on_failure=0`) are delivered.
             log_errors: True logs each row error on `dataio.rows`; a callable gets each error dict.
+            max_failures: how many records may fail before `FailureBudgetError` is raised instead of the next batch: a
+                number for the loader's life, or a fraction of the records delivered, judged from 1,000 records on and
+                at the end of each pass. Checkpoints hold the counts.
+            quarantine: a file to which each failed record is appended once, as a line of JSON, so that
+                `dataio.manifest` of that file gives them again for the same pipeline; "{rank}" in the name is the
+                number of the shard.
             device: moves tensors there, for torch and jax.
             context: called with each record as bound; the results are `batch.context`.
             workers: "thread", "process", or "auto": what DATAIO_EXECUTOR says, else threads until they are found to wait
@@ -344,6 +353,8 @@ class BoundPipeline:
             "seed": (seed, None),
             "emit_empty_batches": (emit_empty_batches, True),
             "log_errors": (log_errors, False),
+            "max_failures": (max_failures, None),
+            "quarantine": (quarantine, None),
             "device": (device, None),
             "context": (context, None),
             "workers": (workers, "auto"),
@@ -397,6 +408,12 @@ class BoundPipeline:
     def steps(self, value: str | None) -> BoundPipeline:
         return self.options(steps=value)
 
+    def max_failures(self, value: float | None) -> BoundPipeline:
+        return self.options(max_failures=value)
+
+    def quarantine(self, value: str | os.PathLike[str] | None) -> BoundPipeline:
+        return self.options(quarantine=value)
+
     def device(self, value: str) -> BoundPipeline:
         return self.options(device=value)
 
@@ -435,7 +452,8 @@ class BoundPipeline:
 
 
 _OPTIONS = (
-    "concurrency", "pin_memory", "ragged", "on_failure", "order", "seed", "emit_empty_batches", "log_errors", "device",
+    "concurrency", "pin_memory", "ragged", "on_failure", "order", "seed", "emit_empty_batches", "log_errors",
+    "max_failures", "quarantine", "device",
     "context", "workers", "worker_niceness", "worker_cpus", "shard", "steps",
 )  # fmt: skip
 

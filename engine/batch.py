@@ -57,6 +57,7 @@ class Job:
         blocks: preallocated rows, for slots whose row type is known, or `guessed` to be that of the batch before.
         failures: first failure of each failed row.
         waiting: rows whose morsel has not come back.
+        originals: whether the finished batch is to hold the records that failed.
     """
 
     number: int
@@ -72,6 +73,7 @@ class Job:
     sizes: dict[str, list[tuple[int, int] | None]] = field(default_factory=dict)
     context: list[Any] | None = None
     waiting: int = 0
+    originals: bool = False
 
 
 @dataclass(slots=True)
@@ -107,6 +109,8 @@ class FinishedBatch:
     `positions` are those of all its records in the epoch, `after` the state of the source behind them, `consumed` the
     records of the epoch up to there, on all ranks.
 
+    `originals` are, where the run keeps them, the records of the rows that failed, as the source gave them.
+
     Batches are values: a batch transform makes a new one by `with_slots` or `permuted`, in memory from `allocate`.
     """
 
@@ -124,6 +128,7 @@ class FinishedBatch:
         self._keys = job.keys
         self._failures = job.failures
         self._context = job.context
+        self.originals = {row: job.unit.original(row) for row in job.failures} if job.originals else {}
         self.allocate = allocate
 
     def with_slots(self, slots: dict[str, SlotColumn]) -> FinishedBatch:
@@ -150,6 +155,11 @@ class FinishedBatch:
     def context(self) -> list[Any] | None:
         return None if self._context is None else [self._context[i] for i in self.indices]
 
+    @property
+    def failed(self) -> int:
+        """Rows that failed."""
+        return len(self._failures)
+
     @cached_property
     def errors(self) -> list[dict[str, Any]]:
         """One dict per failed row, in row order."""
@@ -163,6 +173,7 @@ class FinishedBatch:
                 "slot": f.slot,
                 "record": int(self.positions[row]),
                 "uri": f.uri,
+                "offset": f.offset,
                 "type": f.error,
             }
             for row, f in sorted(self._failures.items())

@@ -44,7 +44,7 @@ def open_cutter(
             ahead = _COLUMN_ROWS if isinstance(stream, ColumnStream) and isinstance(key, str) else 1
             return GroupCutter(stream, share, state, key=key, ahead=ahead)
         case Collate():
-            return CollateCutter(stream, share, state, maps=maps, pass_=pass_)
+            return CollateCutter(stream, share, state, maps=maps, pass_=pass_, originals=originals)
         case BucketBy():
             return BucketCutter(stream, share, state, shape, pass_, refetch)
         case Pack():

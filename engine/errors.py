@@ -24,7 +24,15 @@ class SchemaError(DataioError, ValueError):
 
 
 class OpError(DataioError, ValueError):
-    """One record's value does not fit an op, or cannot be decoded. Becomes a row error."""
+    """One record's value does not fit an op, or cannot be decoded. Becomes a row error.
+
+    Attributes:
+        offset: byte of the value at which it goes wrong, None when that is not known.
+    """
+
+    def __init__(self, *args: object, offset: int | None = None) -> None:
+        super().__init__(*args)
+        self.offset = offset
 
 
 class LimitError(OpError):
@@ -51,7 +59,15 @@ class WorkerDiedError(DataioError, RuntimeError):
 
 
 class SourceError(DataioError, RuntimeError):
-    """The record source raised midway; the original error is the cause."""
+    """The record source raised midway; the original error is the cause.
+
+    Attributes:
+        after: records of the pass that came before, None when that is not known.
+    """
+
+    def __init__(self, *args: object, after: int | None = None) -> None:
+        super().__init__(*args)
+        self.after = after
 
 
 class CheckpointError(DataioError, ValueError):
@@ -74,6 +90,21 @@ class BatchError(DataioError, RuntimeError):
         super().__init__(message)
         self.batch = batch
         self.errors = errors
+
+
+class FailureBudgetError(DataioError, RuntimeError):
+    """More records failed than `max_failures` allows.
+
+    Attributes:
+        failed, seen: records that failed, and all, of the batches up to the one that this error stands in place of.
+        causes: (stage, op, type of exception, count), the most frequent first; what a checkpoint counted is in `failed` only.
+    """
+
+    def __init__(self, message: str, *, failed: int, seen: int, causes: list[tuple[str, str, str, int]]) -> None:
+        super().__init__(message)
+        self.failed = failed
+        self.seen = seen
+        self.causes = causes
 
 
 class ForkedError(DataioError, RuntimeError):

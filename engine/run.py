@@ -141,6 +141,7 @@ class Graph:
         self.min_survivors = options.min_survivors
         self.context = options.context
         self.share = options.share
+        self.originals = options.originals
         self.epoch = epoch
         self.resume = resume
         self.stats = stats
@@ -273,6 +274,8 @@ class Graph:
             return None
         if isinstance(message, BaseException):
             self.close()
+            if isinstance(message, (StopIteration, StopAsyncIteration)):  # would look like the end of the data
+                raise RuntimeError(f"a function of the pipeline raised {type(message).__name__}") from message
             raise message
         self.stats.inflight_batches_max = max(self.stats.inflight_batches_max, self.batches_in_flight)
         self.batch_credits.give()

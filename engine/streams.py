@@ -104,11 +104,14 @@ class Stream(ABC):
                 return
 
 
-def source_error(error: Exception) -> SourceError:
-    """An exception of the source's, told apart from the end of data; the original is the cause."""
+def source_error(error: Exception, after: int) -> SourceError:
+    """An exception of the source's behind `after` records, told apart from the end of data; the original is the cause."""
     if isinstance(error, SourceError):
+        if error.after is None:
+            error.after = after
         return error
-    found = SourceError(f"the record source raised {type(error).__name__}: {error}")
+    text = f"the record source raised {type(error).__name__} after {after:,} record(s): {error}"
+    found = SourceError(text, after=after)
     found.__cause__ = error
     return found
 
@@ -143,7 +146,7 @@ class IteratorStream(Stream):
                 self.position = sum(1 for _ in islice(self._iterator, self._skip))
             rows.extend(islice(self._iterator, count))  # what came before an exception stays in the list
         except Exception as raised:
-            error = source_error(raised)
+            error = source_error(raised, self.position + len(rows))
         self.position += len(rows)
         return Chunk(len(rows), rows if part == WHOLE else rows[part], error=error)
 
@@ -185,7 +188,7 @@ class IndexedStream(Stream):
             try:
                 rows = self._source.at(wanted, self._pass)
             except Exception as raised:
-                rows, stop, error = self._one_by_one(wanted, start, source_error(raised))
+                rows, stop, error = self._one_by_one(wanted, start, source_error(raised, start))
         self.position = stop
         return Chunk(stop - start, rows, error=error)
 
@@ -196,7 +199,7 @@ class IndexedStream(Stream):
             try:
                 rows += self._source.at(range(position, position + 1), self._pass)
             except Exception as raised:
-                return rows, position, source_error(raised)
+                return rows, position, source_error(raised, position)
         raise error
 
     def state(self) -> Any:
@@ -244,9 +247,9 @@ class ColumnStream(Stream):
         except DataioError as raised:
             if not isinstance(raised, SourceError):  # a plan that names columns which are not there
                 raise
-            error = raised
+            error = source_error(raised, self.position + self._rows)
         except Exception as raised:
-            error = source_error(raised)
+            error = source_error(raised, self.position + self._rows)
         taken = min(count, self._rows)
         batch = self._cut(taken)
         self.position += taken
@@ -419,14 +422,15 @@ class Expanding(Stream):
         kept = chunk.originals
         self._keeps = self._keeps or kept is not None
         found: list[tuple[Any, Any]] = []
+        done = 0
         try:
-            for i, row in enumerate(chunk.as_rows()):
-                original = kept[i] if kept is not None else None
-                for result in self.expand(row, start + i):
+            for done, row in enumerate(chunk.as_rows()):
+                original = kept[done] if kept is not None else None
+                for result in self.expand(row, start + done):
                     found.append((result, original))
             self._error = chunk.error
         except Exception as raised:
-            self._error = source_error(raised)
+            self._error = source_error(raised, start + done)
         self._given = min(self._skip, len(found))
         self._skip -= self._given
         self._ready = found[: self._given - 1 if self._given else None : -1]
@@ -520,6 +524,13 @@ class SliceStream(Stream):
         self._below.close()
 
 
+def as_given(value: Any) -> Any:
+    """A record that stays as it is when a map changes the given one in place: its dicts and lists are copied."""
+    if type(value) is dict:
+        return {key: as_given(inner) for key, inner in value.items()}
+    return [as_given(inner) for inner in value] if type(value) is list else value
+
+
 class OriginalsStream(Stream):
     """Notes what the source gave for each record, for who has to write down the ones that fail."""
 
@@ -532,7 +543,7 @@ class OriginalsStream(Stream):
 
     def read(self, count: int, part: slice = WHOLE) -> Chunk:
         chunk = self._below.read(count, part)
-        chunk.originals = list(chunk.as_rows())
+        chunk.originals = [as_given(row) for row in chunk.as_rows()]
         return chunk
 
     def state(self) -> Any:

@@ -18,7 +18,7 @@ from .errors import MissingFieldError, PlanError, SourceError
 from .explain import function_name
 from .morsel import column_values
 from .source import Pass
-from .streams import BadRecord, Chunk, Stream, apply_map, source_error
+from .streams import BadRecord, Chunk, Stream, apply_map, as_given, rows_of, source_error
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -89,6 +89,18 @@ class Unit:
         if self.rows is not None:
             return len(self.rows)
         return 0 if self.batch is None else int(self.batch.num_rows)
+
+    def original(self, row: int) -> Any:
+        """What the source gave for one of the records: kept on the way, or the record itself where nothing changes it."""
+        if self.originals is not None:
+            record = self.originals[row]
+        elif self.rows is not None:
+            record = self.rows[row]
+        else:
+            record = next(rows_of(self.batch.slice(row, 1)))  # type: ignore[union-attr]
+        while isinstance(record, BadRecord):  # a map of the source itself failed on it
+            record = record.record
+        return record
 
     def padded(self, size: int) -> Unit:
         """The unit with its last record repeated until it holds `size`."""
@@ -355,17 +367,25 @@ class CollateCutter(Cutter):
     """The source's own batches: its items are iterables of records."""
 
     def __init__(
-        self, stream: Stream, share: Share, state: Any, *, maps: Sequence[Callable[[Any], Any]], pass_: Pass
+        self,
+        stream: Stream,
+        share: Share,
+        state: Any,
+        *,
+        maps: Sequence[Callable[[Any], Any]],
+        pass_: Pass,
+        originals: bool,
     ) -> None:
         super().__init__(stream, share, state)
+        self.originals = originals and bool(maps)
         self.maps = [(record_caller(f, pass_.seed, pass_.epoch), function_name(f)) for f in maps]
 
     def cut(self) -> Iterator[Unit]:
         while True:
             chunk = self.stream.read(1)
             for item in chunk.as_rows():
-                records, error = _inner_records(item)
-                originals = list(records)
+                records, error = _inner_records(item, self.consumed)
+                originals = list(map(as_given, records)) if self.originals else None
                 for call, name in self.maps:
                     records = [apply_map(call, r, name, self.consumed + i) for i, r in enumerate(records)]
                 start = self.consumed
@@ -382,7 +402,7 @@ class CollateCutter(Cutter):
                 return
 
 
-def _inner_records(item: Any) -> tuple[list[Any], SourceError | None]:
+def _inner_records(item: Any, before: int) -> tuple[list[Any], SourceError | None]:
     """The records of one item, and what it raised after them."""
     if isinstance(item, (Mapping, str, bytes)) or not hasattr(item, "__iter__"):
         raise TypeError(f"collate() takes iterables of records from its source, got {type(item).__name__}")
@@ -390,5 +410,5 @@ def _inner_records(item: Any) -> tuple[list[Any], SourceError | None]:
     try:
         records.extend(item)
     except Exception as error:
-        return records, source_error(error)
+        return records, source_error(error, before + len(records))
     return records, None

@@ -34,6 +34,7 @@ class Failure:
         slot, stage, op: where; `op` is the op's name, "read" or "map".
         uri: the path or URI of the source when there is one.
         error: the exception's type name; `message` its text.
+        offset: byte of the source at which it goes wrong, or at which the record's part of it begins, when known.
     """
 
     row: int
@@ -43,10 +44,23 @@ class Failure:
     uri: str | None
     error: str
     message: str
+    offset: int | None = None
 
 
 def failure_of(row: int, slot: str | None, stage: str, op: str, source: Any, error: BaseException) -> Failure:
-    return Failure(row, slot, stage, op, uri_of(source), type(error).__name__, str(error) or type(error).__name__)
+    text = str(error) or type(error).__name__
+    return Failure(row, slot, stage, op, uri_of(source), type(error).__name__, text, offset_of(source, error))
+
+
+def offset_of(source: Any, error: BaseException) -> int | None:
+    """The byte an error is about: where the source's range begins, and how far into it the error says it is."""
+    inside = getattr(error, "offset", None)
+    start = None
+    if isinstance(source, dict):
+        span = source.get("range")
+        start = span[0] if isinstance(span, (tuple, list)) and span else source.get("offset")
+    known = [n for n in (start, inside) if isinstance(n, int) and not isinstance(n, bool) and n >= 0]
+    return sum(known) if known else None
 
 
 def uri_of(source: Any) -> str | None:
@@ -271,6 +285,7 @@ class Work:
         self, sources: Sequence[Any], data: Sequence[Any], block: np.ndarray | None, guessed: bool
     ) -> ChainResult:
         chain, morsel = self.chain, self.morsel
+        indices = morsel.indices
         row = Row(self._columns(), morsel.length)
         steps = bind_steps(chain.steps, row)
         if chain.random:
@@ -290,7 +305,7 @@ class Work:
             row.index = i
             try:
                 if chain.random:
-                    record_stream(self.seed, self.epoch, morsel.start + i, seeds[i] if seeds else None)
+                    record_stream(self.seed, self.epoch, indices[i], seeds[i] if seeds else None)
                 value, written = data[i], False
                 for position, step in enumerate(steps):
                     started = clock()

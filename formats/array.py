@@ -71,7 +71,7 @@ def _read_npy_header(view: memoryview) -> NpyHeader:
     if view[:6] != MAGIC:
         raise OpError(f"not an .npy file: starts with {bytes(view[:6])!r}" if len(view) else "not an .npy file: no data")
     if len(view) < 12:
-        raise OpError(f".npy is truncated: {len(view)} bytes")
+        raise OpError(f".npy is truncated: {len(view)} bytes", offset=len(view))
     major = view[6]
     if major not in (1, 2, 3):
         raise OpError(f".npy format {major}.{view[7]} is unknown; 1.0, 2.0 and 3.0 are read")
@@ -80,7 +80,7 @@ def _read_npy_header(view: memoryview) -> NpyHeader:
     if size > MAX_HEADER:
         raise OpError(f".npy header of {size} bytes exceeds {MAX_HEADER}")
     if start + size > len(view):
-        raise OpError(f".npy is truncated inside its header: {len(view)} bytes")
+        raise OpError(f".npy is truncated inside its header: {len(view)} bytes", offset=len(view))
     dtype, shape, fortran = _parse_header(major, bytes(view[start : start + size]))
     return dtype, shape, fortran, start + size
 
@@ -101,7 +101,8 @@ def decode_npy(data: BytesLike) -> np.ndarray:
     dtype, shape, fortran, offset = _npy_header(view)
     count = math.prod(shape)
     if count * dtype.itemsize > len(view) - offset:
-        raise OpError(f".npy is truncated: {dtype}{list(shape)} wants {count * dtype.itemsize} bytes, got {len(view) - offset}")
+        text = f".npy is truncated: {dtype}{list(shape)} wants {count * dtype.itemsize} bytes, got {len(view) - offset}"
+        raise OpError(text, offset=len(view))
     if count == 0:
         return np.empty(shape, dtype.newbyteorder("="))
     flat = np.frombuffer(view, dtype, count, offset)

@@ -22,14 +22,16 @@ def _infer(given: TensorType, *, as_object: bool = False, **_: Any) -> TensorTyp
 
 def _decode(data: BytesLike, encoding: str, strip_bom: bool) -> tuple[BytesLike, str]:
     """The document's bytes and its text, both without the byte order mark when `strip_bom`."""
-    view = as_view(data)
+    view, before = as_view(data), 0
     if strip_bom and bytes(view[:3]) == codecs.BOM_UTF8:
         data = view = view[3:]
+        before = 3
     try:
         return data, str(view, "utf-8")
     except UnicodeDecodeError as error:
         if encoding != "utf-8-lossy":
-            raise OpError(f"not valid UTF-8 at byte {error.start}; encoding='utf-8-lossy' would replace it") from error
+            at = before + error.start
+            raise OpError(f"not valid UTF-8 at byte {at}; encoding='utf-8-lossy' would replace it", offset=at) from error
     text = str(view, "utf-8", "replace")
     return text.encode(), text
 

@@ -27,7 +27,7 @@ from .conftest import encoded
 
 WORKERS = ["thread", "process"]
 POLICIES = ["strict", "skip", 0]
-ERROR_KEYS = {"index", "key", "stage", "op", "message", "slot", "record", "uri", "type"}
+ERROR_KEYS = {"index", "key", "stage", "op", "message", "slot", "record", "uri", "offset", "type"}
 
 pytestmark = [pytest.mark.usefixtures("no_leftovers_of_module")]
 

@@ -40,12 +40,13 @@ def manifest(path: Pattern) -> RecordSource:
     """The records that a local file lists.
 
     Each line of a UTF-8 text file, stripped and not blank, is a record: a JSON object when it starts with "{",
-    otherwise a path as it stands. The rows of a `.csv` file (with a header) and of a `.parquet` file are records
-    by column name; bound to a pipeline they stay columns.
+    otherwise a path as it stands. A line that `run(quarantine=)` wrote is the record that failed; a last line of that
+    kind that was cut off, because its writer was killed, is left out. The rows of a `.csv` file (with a header) and of a
+    `.parquet` file are records by column name; bound to a pipeline they stay columns.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: a URI, or text that is not UTF-8.
+        ValueError: a URI, text that is not UTF-8, or a quarantined record that could not be written.
         json.JSONDecodeError: a line starts with "{" and is no JSON.
     """
     local = _local_path("manifest", path)
@@ -63,9 +64,13 @@ def manifest(path: Pattern) -> RecordSource:
 
         scanned = DatasetSource(dataset.dataset(local, format="parquet"), f"manifest({local!r})")
         return RecordSource(ColumnRecords(scanned))
+    from dataio.quarantine import cut_off
+
     with open(local, encoding="utf-8") as lines:
-        texts = [(number, text) for number, line in enumerate(lines, 1) if (text := line.strip())]
-    return RecordSource([_manifest_record(text, number, local) for number, text in texts])
+        texts = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
+    if texts and cut_off(texts[-1][1]):
+        texts.pop()
+    return RecordSource([_manifest_record(text.strip(), number, local) for number, text in texts])
 
 
 class ColumnRecords:
@@ -91,11 +96,15 @@ class ColumnRecords:
 def _manifest_record(text: str, number: int, path: str) -> Any:
     if not text.startswith("{"):
         return text
+    from dataio.quarantine import record_of
+
     try:
-        return json.loads(text)
+        return record_of(json.loads(text))
     except json.JSONDecodeError as error:
         error.add_note(f"line {number} of the manifest {path}")
         raise
+    except ValueError as error:
+        raise ValueError(f"line {number} of the manifest {path}: {error}") from error
 
 
 def _local_path(what: str, path: Any) -> str:

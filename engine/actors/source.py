@@ -93,6 +93,7 @@ class SourceActor(Actor):
             failures=columns.failures,
             context=columns.context,
             waiting=length,
+            originals=graph.originals,
         )
         graph.stats.submitted += length
         if not length:  # a step that this rank takes without records
@@ -169,7 +170,7 @@ class Columns:
     def _mark_bad(self, rows: list[Any]) -> None:
         for i, row in enumerate(rows):
             if isinstance(row, BadRecord):
-                self.failures[i] = failure_of(i, None, "map", row.op, None, row.error)
+                self.failures[i] = failure_of(i, None, "map", row.op, row.record, row.error)
 
     def _context(self, function: Callable[[Any], Any]) -> list[Any]:
         rows = self.rows if self.unit.batch is None else list(rows_of(self.unit.batch))
