@@ -299,7 +299,6 @@ class DataLoader:
             experience=self._experience,
             resume=self._position.resume(),
         )
-        self._loaded = False
         self._resources.graph = graph
         iterator = LoaderIterator(self, graph)
         self._resources.iterator = weakref.ref(iterator)
