@@ -65,20 +65,28 @@ def global_batch(shape: Shape, share: Share) -> Any:
     return None
 
 
-def make_state(position: Position, plan: Plan, share: Share, seed: int) -> dict[str, Any]:
+class PlanIdentity:
+    """What a state says of the plan it was made with, worked out once."""
+
+    def __init__(self, plan: Plan, share: Share) -> None:
+        self.exact, self.elastic = checkpoint_signatures(plan)
+        self.shape = next(n for n in walk(plan) if isinstance(n, Shape))
+        self.global_batch = global_batch(self.shape, share)
+        self.lines = plan_lines(plan)
+
+
+def make_state(position: Position, identity: PlanIdentity, seed: int) -> dict[str, Any]:
     """A position as plain values, with what it takes to refuse a loader that it does not fit."""
-    exact, elastic = checkpoint_signatures(plan)
-    shape = next(n for n in walk(plan) if isinstance(n, Shape))
     state = {
         "version": VERSION,
         "epoch": position.epoch,
         "samples_consumed": position.consumed,
         "batches": position.batches,
         "rng_seed": seed,
-        "pipeline_signature": exact,
-        "elastic_signature": elastic,
-        "global_batch": global_batch(shape, share),
-        "plan": plan_lines(plan),
+        "pipeline_signature": identity.exact,
+        "elastic_signature": identity.elastic,
+        "global_batch": identity.global_batch,
+        "plan": list(identity.lines),
         "source": position.units,
     }
     if position.ahead:
@@ -91,7 +99,7 @@ def plan_lines(plan: Plan) -> list[str]:
     return [line.strip() for line in plan_text(plan).splitlines() if not line.strip().startswith("Scan ")]
 
 
-def read_state(state: Any, plan: Plan, share: Share, *, align: str = "error") -> tuple[Position, int]:
+def read_state(state: Any, identity: PlanIdentity, *, align: str = "error") -> tuple[Position, int]:
     """The position that a state stands for, and the run's seed.
 
     Raises:
@@ -111,10 +119,9 @@ def read_state(state: Any, plan: Plan, share: Share, *, align: str = "error") ->
     for key in ("epoch", "samples_consumed", "rng_seed"):
         if isinstance(state[key], bool) or not isinstance(state[key], int) or state[key] < 0:
             raise CheckpointError(f"the state's {key!r} is {state[key]!r}, not a number of at least 0")
-    exact, elastic = checkpoint_signatures(plan)
-    if state["pipeline_signature"] != exact and state.get("elastic_signature") != elastic:
-        raise CheckpointError(_difference(state, plan))
-    shape = next(n for n in walk(plan) if isinstance(n, Shape))
+    exact, ours = identity.exact, identity.global_batch
+    if state["pipeline_signature"] != exact and state.get("elastic_signature") != identity.elastic:
+        raise CheckpointError(_difference(state, identity.lines))
     position = Position(
         state["epoch"], int(state.get("batches", 0)), state.get("source"), state["samples_consumed"],
         {int(number): (None, 0) for number in state.get("ahead", ())},
@@ -122,8 +129,7 @@ def read_state(state: Any, plan: Plan, share: Share, *, align: str = "error") ->
     known = position.units
     if known is not None and known.get("consumed") != position.consumed:  # edited by hand: go by the number
         position.units = known = None
-    ours = global_batch(shape, share)
-    if isinstance(shape, Batch):
+    if isinstance(identity.shape, Batch):
         if ours != state.get("global_batch") and state["pipeline_signature"] != exact:
             raise CheckpointError(
                 f"the state was made with batches of {state.get('global_batch')} records over all ranks, this loader's are "
@@ -162,9 +168,9 @@ def _align(position: Position, size: int, *, ended: bool, align: str) -> None:
         position.units = None
 
 
-def _difference(state: Mapping[str, Any], plan: Plan) -> str:
+def _difference(state: Mapping[str, Any], ours: list[str]) -> str:
     """What the state's plan has that this one has not, and the other way round."""
-    theirs, ours = state.get("plan"), plan_lines(plan)
+    theirs = state.get("plan")
     if not isinstance(theirs, list) or theirs == ours:
         return "the state was made by another pipeline: a function or an argument that its text does not show is another one"
     lines = [line for line in difflib.ndiff([str(t) for t in theirs], ours) if line[0] in "-+"]

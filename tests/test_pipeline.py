@@ -63,7 +63,7 @@ MISTAKES: list[tuple[Any, type[Exception], str]] = [
     (lambda: dataio.pipeline(dataio.batch(2), DECODED), ValueError, "before the shape stage"),
     (lambda: dataio.pipeline(dataio.batch(2), dataio.slots(["a"])), ValueError, "before the shape stage"),
     (lambda: dataio.pipeline(dataio.chain().decode_image()), ValueError, "apply it to a slot"),
-    (lambda: dataio.pipeline(DECODED, fn), TypeError, r"slot\(\.\.\.\), slots\(\.\.\.\), map\(\.\.\.\), batch"),
+    (lambda: dataio.pipeline(DECODED, fn), TypeError, r"slot\(\.\.\.\), slots\(\.\.\.\), map\(\.\.\.\) and one of batch"),
     (lambda: dataio.pipeline(DECODED, dataio.transforms.hflip()), TypeError, "takes slot"),
     (lambda: dataio.Pipeline(("image",)), TypeError, "slot"),  # type: ignore[arg-type]
     (lambda: dataio.Pipeline((DECODED,), shape=3), TypeError, "shape"),  # type: ignore[arg-type]
