@@ -214,7 +214,7 @@ def _placement(niceness: Any, cpus: Any) -> Placement:
         return Placement(niceness)
     if isinstance(cpus, str) or not isinstance(cpus, Iterable):
         raise TypeError(f"worker_cpus must be core numbers, got {cpus!r}")
-    chosen = sorted(set(cpus))
+    chosen = list(cpus)
     if any(isinstance(cpu, bool) or not isinstance(cpu, int) for cpu in chosen):
         raise TypeError(f"worker_cpus must be core numbers, got {chosen!r}")
     if not hasattr(os, "sched_getaffinity"):
@@ -222,7 +222,7 @@ def _placement(niceness: Any, cpus: Any) -> Placement:
     usable = os.sched_getaffinity(0)
     if not chosen or not usable.issuperset(chosen):
         raise ValueError(f"worker_cpus must be some of the cores {sorted(usable)}, got {chosen}")
-    return Placement(niceness, tuple(chosen))
+    return Placement(niceness, tuple(sorted(set(chosen))))
 
 
 def _make_executor(kind: str, program: Program, reason: str, placement: Placement) -> Executor:
@@ -357,7 +357,9 @@ class DataLoader:
         which the next batch begins, over all ranks, failed ones included.
         """
         self._check_open()
-        return make_state(self._standing(), self._identity, self._options.seed)
+        state = make_state(self._standing(), self._identity, self._options.seed)
+        state["failures"] = self._failures.budget.state()
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any], *, align: str = "error") -> None:
         """Continue where `state` was taken: the next iteration delivers what follows, nothing twice and nothing lost.
@@ -380,6 +382,8 @@ class DataLoader:
         if running is not None and running.alive and self._resources.iterating() and not self._all_delivered():
             raise RuntimeError("load_state_dict needs an idle loader: finish or drop the running iterator first")
         self._position, seed = read_state(state, self._identity, align=align)
+        if "failures" in state:
+            self._failures.budget.restore(state["failures"])
         self._options = replace(self._options, seed=seed)
         self._loaded = True
         self._resources.stop_graph()
