@@ -497,15 +497,20 @@ class DataLoader:
     def trace(self, path: str | os.PathLike[str], *, events: int = 100_000) -> Recorder:
         """Record from now on what source, workers, batch ops and training loop do, for ui.perfetto.dev.
 
-        The file (Chrome trace events, JSON) is written whenever a pass ends, however it ends, and holds the last `events`
-        events. Recording ends with `close()` of what is returned, which is a context manager.
+        The file (Chrome trace events, JSON) is written when a pass ends, however it ends (of very short passes not after
+        each), and when the loader is closed. It holds the last `events` events. Recording ends with `close()` of what is
+        returned, which is a context manager.
 
         Raises:
             OSError: the file cannot be written.
             ValueError: `events` is less than 1.
         """
         self._check_open()
-        return Recorder(path, self._stats, events)
+        recorder = Recorder(path, self._stats, events)
+        if self._stats.trace is not None:
+            self._stats.trace.close()
+        self._stats.trace = self._resources.recorder = recorder
+        return recorder
 
     def progress(self, **options: Any) -> Iterator[Any]:
         """Iterate with a tqdm bar: records, rate, the share of time spent waiting for batches, failed records.
@@ -558,6 +563,7 @@ class _Resources:
         self.failures = failures
         self.graph: Graph | None = None
         self.executor: Executor | None = None
+        self.recorder: Recorder | None = None
         self.iterator: weakref.ref[LoaderIterator] | None = None
         self.closed = False
         self._lock = threading.RLock()
@@ -594,6 +600,8 @@ class _Resources:
         self.stop_graph(deadline)
         if self.executor is not None:
             self.executor.close(deadline)
+        if self.recorder is not None:
+            self.recorder.close()
         self.failures.close()
         close_files()
 

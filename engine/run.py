@@ -343,7 +343,7 @@ class Graph:
         if self._snapshots is not None:
             self._snapshots.join()
         if first and self.stats.trace is not None:
-            self.stats.trace.save()
+            self.stats.trace.pass_ended()
 
     @property
     def alive(self) -> bool:

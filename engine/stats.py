@@ -89,28 +89,29 @@ class RunStats:
 
     def add_collate(self, nanoseconds: int) -> None:
         """One batch was put together."""
-        self._add_here(self.collate, _COLLATE, nanoseconds, 1)
+        self._add_here(self.collate, _COLLATE, [nanoseconds, 1, nanoseconds, nanoseconds])
 
     def add_batch_op(self, op: str, nanoseconds: int, records: int) -> None:
         """One batch transform or Python batch map on one batch."""
-        self._add_here(self.batch_ops, ("batch", op), nanoseconds, records)
+        each = nanoseconds // max(records, 1)
+        self._add_here(self.batch_ops, ("batch", op), [nanoseconds, records, each, each])
 
-    def _add_here(self, ops: Ops, key: tuple[str, str], nanoseconds: int, count: int) -> None:
-        each = nanoseconds // max(count, 1)
-        spent = [nanoseconds, count, each, each]
+    def _add_here(self, ops: Ops, key: tuple[str, str], spent: Spent) -> None:
         add_spent(ops, key, spent)
         if self.detailed:
             _add_process_ops({key: spent})
 
     def finished(self, records: int, failed: int) -> None:
         """A batch is whole. Records in flight only fall here, so that their maximum is what was there just before."""
-        self.inflight_max = max(self.inflight_max, self.inflight)
+        if (inflight := self.inflight) > self.inflight_max:
+            self.inflight_max = inflight
         self.completed += records
         self.failed += failed
 
     def took(self, survivors: int, records: int) -> None:
         """The consumer took a batch."""
-        self.inflight_records_max = max(self.inflight_records_max, self.inflight_records)
+        if (inflight := self.inflight_records) > self.inflight_records_max:
+            self.inflight_records_max = inflight
         self.delivered += survivors
         self.taken += records
         self.batches += 1

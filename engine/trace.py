@@ -29,12 +29,15 @@ Event: TypeAlias = tuple[str, str, int, int, Place, dict[str, Any] | None]
 """Kind ("X" or "C"), name, beginning and duration in nanoseconds, where, and what belongs to it."""
 
 SNAPSHOT_SECONDS = 0.5
+_WRITE_EVERY = 20
+"""A trace is written at the end of a pass when so many times what writing takes have gone by."""
 
 
 class Recorder:
     """Keeps the last `limit` events and writes them to `path`; a context manager that ends the recording.
 
-    Any thread may add events. The file is written, whole, when the recording begins and each time a pass ends.
+    Any thread may add events. The file is written, whole, when the recording begins and ends and when a pass ends; when
+    passes are so short that writing would take a good part of the time, not after each of them.
     """
 
     def __init__(self, path: str | os.PathLike[str], stats: RunStats, limit: int) -> None:
@@ -47,8 +50,9 @@ class Recorder:
         self._added = 0
         self._lock = threading.Lock()
         self._names: dict[Place, str] = {}
+        self._write_seconds = 0.0
+        self._written = time.monotonic()
         self._write()
-        stats.trace = self
 
     def __enter__(self) -> Recorder:
         return self
@@ -60,7 +64,7 @@ class Recorder:
         """Stop recording and write the file; idempotent."""
         if self._stats.trace is self:
             self._stats.trace = None
-            self.save()
+            self._save()
 
     # ---------------------------------------------------------------- recording
 
@@ -107,10 +111,18 @@ class Recorder:
 
     # ---------------------------------------------------------------- writing
 
-    def save(self) -> None:
-        """Write what is recorded so far; a file that cannot be written is a warning, since a pass is ending."""
+    def pass_ended(self) -> None:
+        """Write what is recorded so far, unless that was done a moment ago."""
+        if time.monotonic() - self._written >= _WRITE_EVERY * self._write_seconds:
+            self._save()
+
+    def _save(self) -> None:
+        """Write; where that fails warn, since a pass or the loader is ending."""
+        began = time.monotonic()
         try:
             self._write()
+            self._written = time.monotonic()
+            self._write_seconds = self._written - began
         except OSError as error:
             warnings.warn(f"the trace could not be written to {self.path}: {error}", RuntimeWarning, stacklevel=2)
 

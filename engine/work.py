@@ -126,7 +126,7 @@ class MorselResult:
     Attributes:
         began, took, cpu: when the work began (`time.perf_counter_ns`, one clock for all processes on Linux), how long it
             took and how much of that the worker's thread was on a core, in nanoseconds.
-        worker: process and native thread id; (0, 0) when nobody finished it.
+        worker: process and native thread id; (0, 0) when no worker finished it.
     """
 
     offset: int
@@ -155,8 +155,11 @@ def run_morsel(
 
     The blocks of `guessed` slots have the row type of the batch before: a row of another type is returned instead.
     """
-    began, cpu = time.perf_counter_ns(), time.thread_time_ns()
-    result = MorselResult(morsel.offset, morsel.length, began=began, worker=(os.getpid(), threading.get_native_id()))
+    began = time.perf_counter_ns()
+    result = MorselResult(morsel.offset, morsel.length, began=began)
+    if not program.inline:  # these are system calls, which cost as much as a cheap batch
+        result.cpu = -time.thread_time_ns()
+        result.worker = (os.getpid(), threading.get_native_id())
     counters = Counters()
     failed = set(morsel.skip)
     for chain in program.chains:
@@ -167,7 +170,8 @@ def run_morsel(
         work = Work(program, chain, morsel, seed, epoch, failed, result, counters)
         result.chains[chain.slot] = work.run(blocks.get(chain.slot), chain.slot in guessed)
     result.counters = counters.ops
-    result.cpu = time.thread_time_ns() - cpu
+    if not program.inline:
+        result.cpu += time.thread_time_ns()
     result.took = time.perf_counter_ns() - began
     return result
 

@@ -453,8 +453,30 @@ def test_a_trace_goes_on_from_pass_to_pass(tmp_path: Path) -> None:
         list(loader)
         once = [e for e in events_of(path) if e["name"] == "batch 0"]
         list(loader)
-        twice = [e for e in events_of(path) if e["name"] == "batch 0"]
+    twice = [e for e in events_of(path) if e["name"] == "batch 0"]
     assert (len(once), len(twice)) == (1, 2)
+
+
+def test_short_passes_do_not_write_the_trace_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[Path] = []
+    replace = Path.replace
+    monkeypatch.setattr(Path, "replace", lambda self, to: (written.append(self), replace(self, to))[1])
+    with load(rows(8), X, dataio.batch(4)) as loader:
+        loader.trace(tmp_path / "t.json")
+        for _ in range(100):
+            list(loader)
+    assert 3 <= len(written) < 50
+    assert len([e for e in events_of(tmp_path / "t.json") if e["name"] == "batch 0"]) == 100
+
+
+def test_a_second_recording_ends_the_first(tmp_path: Path) -> None:
+    with load(rows(8), X, dataio.batch(4)) as loader:
+        loader.trace(tmp_path / "first.json")
+        list(loader)
+        loader.trace(tmp_path / "second.json")
+        list(loader)
+    for name in ("first.json", "second.json"):
+        assert len([e for e in events_of(tmp_path / name) if e["name"] == "batch 0"]) == 1
 
 
 def test_recording_ends_with_its_block(tmp_path: Path) -> None:
@@ -506,12 +528,12 @@ def test_a_trace_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -> No
 def test_a_trace_that_cannot_be_written_any_more_does_not_stop_training(tmp_path: Path) -> None:
     folder = tmp_path / "gone"
     folder.mkdir()
-    with load(rows(4), X, dataio.batch(2)) as loader:
-        loader.trace(folder / "t.json")
-        (folder / "t.json").unlink()
-        folder.rmdir()
-        with pytest.warns(RuntimeWarning, match="could not be written"):
-            assert len(list(loader)) == 2
+    loader = load(rows(4), X, dataio.batch(2))
+    loader.trace(folder / "t.json")
+    (folder / "t.json").unlink()
+    folder.rmdir()
+    with pytest.warns(RuntimeWarning, match="could not be written"), loader:
+        assert len(list(loader)) == 2
 
 
 # -------------------------------------------------------------------- the progress bar
