@@ -87,8 +87,8 @@ def _encode(value: Any, where: str) -> Any:
         name = os.fspath(value)
         if isinstance(name, str):
             return {"$path": name} if isinstance(value, pathlib.PurePath) else name
-    for tag, (kind, write, _) in _TAGGED.items():
-        if type(value) is kind:  # a subclass may hold more
+    for tag, (exact, write, _) in _TAGGED.items():
+        if type(value) is exact:  # a subclass may hold more
             return {tag: _encode(write(value), where)}
     return _reader(value, where)
 
