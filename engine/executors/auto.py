@@ -27,11 +27,11 @@ Measured on 2 cores, records per second of processes to those of threads: 0.5 at
 """
 RECORD_SECONDS = 25e-6
 """Workers' processor time per record below which processes lose: to send a record and take its result costs 10 to 20 us."""
-_SLICE = 32
-"""Samples between two looks at whether the loader is working at all: some 70 ms."""
+_SLICE = 8
+"""Samples between two looks at whether the loader is working at all: some 130 ms."""
 _WARM_UP = 4
 """Slices before the ones that count: workers import their libraries then, which takes the lock."""
-_SLICES = 8
+_SLICES = 12
 """Slices that count."""
 
 
