@@ -237,6 +237,9 @@ class _Link:
         try:
             parts = without(morsel, self.executor.unsent).to_ipc()
         except Exception as error:
+            if self.executor.unsendable is not None:
+                self.executor.unsendable(task)
+                return
             text = (
                 f"{morsel.title()} cannot be sent to a worker process "
                 f"({error}); run with workers=\"thread\""
