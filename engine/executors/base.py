@@ -72,14 +72,25 @@ class Placement:
 class Executor(Protocol):
     """A pool of identical workers."""
 
-    workers: int
-    buffers: BufferPool
-    splits: int
-    """Morsels per worker that the work is cut into: more keep the workers even, fewer cost less per record."""
-    pools_batches: bool
-    """Whether the work that is cut is all batches in flight, rather than each batch by itself."""
-    morsel_rows: int
-    """Records of the largest morsel."""
+    @property
+    def workers(self) -> int:
+        """How many."""
+
+    @property
+    def buffers(self) -> BufferPool:
+        """Where the batches that they fill come from."""
+
+    @property
+    def splits(self) -> int:
+        """Morsels per worker that the work is cut into: more keep the workers even, fewer cost less per record."""
+
+    @property
+    def pools_batches(self) -> bool:
+        """Whether the work that is cut is all batches in flight, rather than each batch by itself."""
+
+    @property
+    def morsel_rows(self) -> int:
+        """Records of the largest morsel."""
 
     def submit(self, task: Task) -> None:
         """Queue a task; never blocks."""
