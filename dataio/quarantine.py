@@ -359,6 +359,7 @@ class Quarantine:
             return
         with self._lock:
             data = b"".join(self._lines(batch, epoch))
+            batch.originals.clear()  # who keeps the batch need not keep them
             descriptor = self._descriptor()
             size = os.fstat(descriptor).st_size
             view = memoryview(data)

@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import uuid
+import weakref
 from collections import Counter, OrderedDict, namedtuple
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePath
@@ -362,6 +363,25 @@ def test_a_batch_that_raises_is_not_written(tmp_path: Path) -> None:
     with load(records(4, {3}), X, dataio.batch(2), **options) as loader, pytest.raises(RuntimeError):
         list(loader)
     assert lines(tmp_path / "bad.jsonl") == []
+
+
+class Record(dict[str, Any]):
+    """A record that can be referred to weakly."""
+
+
+def test_a_batch_that_is_kept_does_not_hold_its_failed_records(tmp_path: Path) -> None:
+    made: list[weakref.ref[Record]] = []
+
+    def source() -> Iterator[Record]:
+        for record in map(Record, records(4, {1})):
+            made.append(weakref.ref(record))
+            yield record
+
+    with load(source, X, dataio.batch(2), quarantine=tmp_path / "bad.jsonl") as loader:
+        kept = list(loader)
+    gc.collect()
+    assert [error["record"] for batch in kept for error in batch.errors] == [1]
+    assert [reference() for reference in made] == [None] * 4
 
 
 def test_the_state_does_not_depend_on_a_quarantine(tmp_path: Path) -> None:

@@ -138,7 +138,7 @@ class _Calls:
         return record
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        return map(self.__getitem__, range(self._length))
+        return (self[index] for index in range(self._length))
 
 
 class Call:

@@ -106,7 +106,7 @@ class RecordSource:
         """A fresh iterator over the records."""
         found: Iterator[Any] = iter(self._base) if self._shuffle is None else self._shuffled(*self._shuffle)
         for kind, fn in self._steps:
-            found = map(fn, found) if kind == "map" else filter(fn, found)
+            found = _mapped(fn, found) if kind == "map" else _filtered(fn, found)
         return found
 
     def _shuffled(self, seed: int | None) -> Iterator[Any]:
@@ -223,7 +223,21 @@ class Rows:
         return self._of[index]
 
     def __iter__(self) -> Iterator[Any]:
-        return map(self._of.__getitem__, range(len(self._of)))
+        return (self._of[index] for index in range(len(self._of)))
+
+
+# Generators, since a StopIteration inside one is an error, where `map` and `filter` would take it for the end.
+
+
+def _mapped(function: Callable[[Any], Any], records: Iterator[Any]) -> Iterator[Any]:
+    for record in records:
+        yield function(record)
+
+
+def _filtered(predicate: Callable[[Any], Any], records: Iterator[Any]) -> Iterator[Any]:
+    for record in records:
+        if predicate(record):
+            yield record
 
 
 def length_of(found: Any) -> int | None:
