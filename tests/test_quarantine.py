@@ -28,6 +28,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import dataio
+from dataio.engine.source import Pass, RowSource
+from dataio.engine.streams import FlatMapStream, IteratorStream, Stream
 from dataio.quarantine import Quarantine, UnwritableError, decode, encode
 
 from .conftest import npy
@@ -254,6 +256,27 @@ def test_rows_of_tables_are_written_with_all_their_columns(name: str, tmp_path: 
         {"x": BAD, "unread": datetime.date(2020, 1, 2)},
         {"x": None, "unread": datetime.date(2020, 1, 3)},
     ]
+
+
+class Parents(RowSource):
+    """Each number becomes three records, of which the last cannot be decoded."""
+
+    def describe(self) -> str:
+        return "parents"
+
+    def length(self) -> None:
+        return None
+
+    def stream(self, pass_: Pass, state: Any = None) -> Stream:
+        below = IteratorStream(lambda: iter(range(3)), 0 if state is None else state["at"])
+        return FlatMapStream(below, lambda parent: records(3, {3 * parent + 2}, start=3 * parent), pass_, state)
+
+
+def test_of_records_made_from_others_only_those_that_failed_are_written(tmp_path: Path) -> None:
+    path = tmp_path / "bad.jsonl"
+    with load(Parents(), dataio.map(lambda record: {"x": record["x"]}), X, dataio.batch(2), quarantine=path) as loader:
+        list(loader)
+    assert list(dataio.manifest(path)) == [{"x": BAD, "number": number} for number in (2, 5, 8)]
 
 
 def test_bare_paths_are_records_too(tmp_path: Path) -> None:
