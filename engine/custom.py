@@ -6,6 +6,7 @@ import dis
 import hashlib
 import inspect
 import random
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from .forks import new_lock_in_child
 from .rng import record_stream
 
 
@@ -145,6 +147,7 @@ def record_caller(function: Callable[[Any], Any], seed: int, epoch: int) -> Call
 
 
 _global_lock = threading.RLock()
+new_lock_in_child(sys.modules[__name__], "_global_lock", threading.RLock)
 
 
 def _seeded(function: Callable[[Any], Any], record: Any, stream: Any, modules: frozenset[str]) -> Any:

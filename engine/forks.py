@@ -24,6 +24,11 @@ def in_child(owner: T, renew: Callable[[T], None]) -> None:
     _renewals[owner] = renew
 
 
+def new_lock_in_child(owner: Any, attribute: str, make: Callable[[], Any]) -> None:
+    """Give `owner` (an object or a module) a lock from `make` as its `attribute` in every forked process."""
+    in_child(owner, lambda found: setattr(found, attribute, make()))
+
+
 def _renew() -> None:
     for owner, renew in list(_renewals.items()):
         renew(owner)

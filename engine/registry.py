@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import sys
 import threading
 import typing
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ from .arguments import check_dynamic, check_value, is_dynamic_annotation, is_dyn
 from .calls import CALLS, OpCall, OpKind
 from .errors import PlanError, did_you_mean
 from .expr import Col, ConstValue, ParamRef
+from .forks import new_lock_in_child
 from .schema import Takes, TensorType
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -229,6 +231,7 @@ Fusion: TypeAlias = Callable[[OpCall, OpCall], "tuple[OpCall, ...] | None"]
 Simplification: TypeAlias = Callable[[OpCall], "tuple[OpCall, ...] | None"]
 
 _lock = threading.RLock()
+new_lock_in_child(sys.modules[__name__], "_lock", threading.RLock)
 _specs: dict[tuple[OpKind, str], OpSpec] = {}
 _fusions: dict[str, Fusion] = {}
 _simplifications: dict[str, Simplification] = {}

@@ -16,6 +16,7 @@ from collections.abc import Hashable
 from typing import Any, NoReturn, TypeAlias
 
 from ..engine.errors import RecordError
+from ..engine.forks import new_lock_in_child
 from ..engine.source import RangeReader
 from .resolve import OPEN_FLAGS, SOURCE_KEYS, ReadError, byte_range, fill, read_source, read_stream
 from .uri import local_path
@@ -142,6 +143,7 @@ class _OpenFiles:
     def __init__(self) -> None:
         self._kept: OrderedDict[str | bytes, _OpenFile] = OrderedDict()
         self._lock = threading.Lock()
+        new_lock_in_child(self, "_lock", threading.Lock)
 
     def find(self, path: str | bytes) -> _OpenFile | None:
         """The file, if it is kept and the path still leads to it."""

@@ -152,17 +152,23 @@ def test_a_program_that_is_ended_leaves_nothing(
 
 
 STARTING = """
-import os, threading, time, dataio
+import os, sys, threading, time, dataio
 
-class Slow:
+class NeverLoaded:
     def __reduce__(self):
-        return time.sleep, (10_000,)
+        return eval, (f"open({sys.argv[1]!r}, 'w').close() or __import__('time').sleep(10_000)",)
 
-slow = Slow()
+never = NeverLoaded()
+
 def op(value):
-    return slow and value
+    return never and value
 
-threading.Thread(target=lambda: (time.sleep(0.5), print("ready", flush=True)), daemon=True).start()
+def watch():
+    while not os.path.exists(sys.argv[1]):
+        time.sleep(0.01)
+    print("ready", flush=True)
+
+threading.Thread(target=watch, daemon=True).start()
 pipe = dataio.pipeline(dataio.slot("x").decode_bytes().custom(op), dataio.batch(4))
 next(iter(pipe.bind([{"x": b"a"}] * 8).run("numpy", workers="process")))
 """
@@ -170,10 +176,10 @@ next(iter(pipe.bind([{"x": b"a"}] * 8).run("numpy", workers="process")))
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_program_that_is_ended_while_workers_start_leaves_nothing(
-    how: signal.Signals, program: Callable[..., Program]
+    how: signal.Signals, program: Callable[..., Program], tmp_path: Path
 ) -> None:
-    """The fork server loads a plan that never gets loaded."""
-    one = program(STARTING)
+    """The fork server is loading a plan, and never done."""
+    one = program(STARTING, str(tmp_path / "loading"))
     children = one.ready()
     assert children
     os.kill(one.process.pid, how)
@@ -346,9 +352,12 @@ def test_a_killed_fork_server_is_started_again(loader: dataio.DataLoader, with_w
 
 def test_a_fork_server_killed_again_and_again(loader: dataio.DataLoader) -> None:
     iterator, got = iter(loader), []
-    for _ in range(3):
-        got += firsts([next(iterator)])
-        kill([executor(loader).server_pid])
+    killed: list[int] = []
+    while len(killed) < 3:
+        got += firsts([next(iterator)])  # also gives idle workers something to do: their death is noticed then
+        if (server := executor(loader).server_pid) not in killed:
+            kill([server])
+            killed.append(server)
     assert got + firsts(iterator) == list(range(160))
 
 

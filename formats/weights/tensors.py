@@ -18,6 +18,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from ...engine.errors import OpError, did_you_mean
+from ...engine.forks import new_lock_in_child
 from ...engine.source import RangeReader
 
 MAX_AXES = 64
@@ -128,6 +129,7 @@ class HeaderCache(Generic[H]):
         self._kept: OrderedDict[Hashable, H] = OrderedDict()
         self._weight = 0
         self._lock = threading.Lock()
+        new_lock_in_child(self, "_lock", threading.Lock)
 
     def get(self, reader: RangeReader, parse: Callable[[RangeReader], H]) -> H:
         """The header of what `reader` reads, by `parse(reader)` where it is not known yet."""
