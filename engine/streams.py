@@ -131,9 +131,8 @@ class IteratorStream(Stream):
     """Records that come in their own order only."""
 
     def __init__(self, start: Callable[[], Iterator[Any]], skip: int = 0) -> None:
-        self.position = 0
+        self.position = _resumed(skip)
         self._start: Callable[[], Iterator[Any]] | None = start
-        self._skip = _resumed(skip)
         self._iterator: Iterator[Any] = iter(())
 
     def read(self, count: int, part: slice = WHOLE) -> Chunk:
@@ -142,8 +141,9 @@ class IteratorStream(Stream):
         try:
             if self._start is not None:
                 start, self._start = self._start, None
+                skip, self.position = self.position, 0
                 self._iterator = iter(start())
-                self.position = sum(1 for _ in islice(self._iterator, self._skip))
+                self.position = sum(1 for _ in islice(self._iterator, skip))
             rows.extend(islice(self._iterator, count))  # what came before an exception stays in the list
         except Exception as raised:
             error = source_error(raised, self.position + len(rows))
@@ -151,7 +151,7 @@ class IteratorStream(Stream):
         return Chunk(len(rows), rows if part == WHOLE else rows[part], error=error)
 
     def state(self) -> int:
-        return self._skip if self._start is not None else self.position
+        return self.position
 
     def close(self) -> None:
         close = getattr(self._iterator, "close", None)
