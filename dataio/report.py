@@ -16,7 +16,7 @@ _IDLE = 0.5
 """When even the busiest stage is busy for less than this share, the stages wait for each other's batches."""
 _TAKEN = 0.5
 """From this share of moments on, workers that are threads hold each other up over the interpreter lock."""
-_WAITING = 0.5
+_WAITING = 0.25
 """Workers that together use less than this share of one core wait for something other than cores and the lock."""
 _MOST_PER_WORKER = 8
 """At most so many workers for each that there is are proposed against waits."""
