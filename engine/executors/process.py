@@ -39,6 +39,8 @@ _MAPPINGS = 64
 """Buffers a worker keeps mapped."""
 _INNOCENT_DEATHS = 2
 """Deaths of workers, each without fault of the task, after which a task is suspected all the same: so it ends some day."""
+_SERVER_STARTS = 3
+"""Fork servers started for one worker before that is given up."""
 _JOIN_SECONDS = 0.5
 """How long a dispatcher is waited for at least."""
 
@@ -144,20 +146,21 @@ class ProcessExecutor:
     def fork(self) -> tuple[int, socket.socket, int]:
         """A new worker: its pid, our end of its channel, and how many fork servers there have been.
 
-        A server that is gone is started again, once.
+        A server that is gone is started again, unless that is in vain several times in a row: the plan may be what kills it.
         """
         with self._lock:
-            if self._server is not None:
-                with contextlib.suppress(ServerGoneError):
-                    return (*self._server.fork(self._placement), self._generation)
-                self._server.close()
-            if self._closing.is_set():
-                raise ServerGoneError("the workers are being closed")
-            self._server = ForkServer(self._program)
-            self._generation += 1
-            if self._closing.is_set():  # `close` may have looked before there was a server to abort
-                self._server.abort()
-            return (*self._server.fork(self._placement), self._generation)
+            for _ in range(_SERVER_STARTS):
+                if self._server is not None:
+                    with contextlib.suppress(ServerGoneError):
+                        return (*self._server.fork(self._placement), self._generation)
+                    self._server.close()
+                if self._closing.is_set():
+                    raise ServerGoneError("the workers are being closed")
+                self._server = ForkServer(self._program)
+                self._generation += 1
+                if self._closing.is_set():  # `close` may have looked before there was a server to abort
+                    self._server.abort()
+            return (*self._server.fork(self._placement), self._generation)  # type: ignore[union-attr]
 
     def close(self, deadline: float) -> None:
         if self._closing.is_set():
