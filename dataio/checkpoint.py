@@ -90,7 +90,7 @@ def make_state(position: Position, identity: PlanIdentity, seed: int) -> dict[st
         "source": position.units,
     }
     if position.ahead:
-        state["ahead"] = sorted(position.ahead)
+        state["ahead"] = [[number, *behind] for number, behind in sorted(position.ahead.items())]
     return state
 
 
@@ -124,18 +124,21 @@ def read_state(state: Any, identity: PlanIdentity, *, align: str = "error") -> t
         raise CheckpointError(_difference(state, identity.lines))
     position = Position(
         state["epoch"], int(state.get("batches", 0)), state.get("source"), state["samples_consumed"],
-        {int(number): (None, 0) for number in state.get("ahead", ())},
+        {int(number): (units, int(consumed)) for number, units, consumed in state.get("ahead", ())},
     )  # fmt: skip
     known = position.units
     if known is not None and known.get("consumed") != position.consumed:  # edited by hand: go by the number
+        if not isinstance(identity.shape, Batch):
+            raise CheckpointError("the state's 'samples_consumed' and 'source' do not belong together")
         position.units = known = None
+        position.ahead.clear()
     if isinstance(identity.shape, Batch):
         if ours != state.get("global_batch") and state["pipeline_signature"] != exact:
             raise CheckpointError(
                 f"the state was made with batches of {state.get('global_batch')} records over all ranks, this loader's are "
                 f"{ours} with another batch size: keep the batch size, or the product of batch size and ranks"
             )
-        _align(position, ours, ended=bool(known and known.get("ended")), align=align)
+        _align(position, ours, known or {}, align)
     elif ours != state.get("global_batch"):
         raise CheckpointError(
             f"the state holds records of open batches of {state.get('global_batch')} over all ranks, this loader's are "
@@ -144,11 +147,13 @@ def read_state(state: Any, identity: PlanIdentity, *, align: str = "error") -> t
     return position, state["rng_seed"]
 
 
-def _align(position: Position, size: int, *, ended: bool, align: str) -> None:
+def _align(position: Position, size: int, known: Mapping[str, Any], align: str) -> None:
     """Make the position one at which this loader's global batches end."""
     consumed = position.consumed
-    if ended:
+    if known.get("ended"):
         position.batches = max(position.batches, -(-consumed // size))
+        return
+    if known.get("short"):  # the source failed there, and the batch was delivered as far as it went
         return
     extra = consumed % size
     if extra and align == "error":
@@ -158,12 +163,19 @@ def _align(position: Position, size: int, *, ended: bool, align: str) -> None:
             f"number of ranks whose product divides {consumed}, or repeat the {extra} records with "
             'load_state_dict(state, align="down")'
         )
+    batches = consumed // size
+    if batches != position.batches and position.ahead:
+        if align == "error":
+            raise CheckpointError(
+                f"the state stands between batches that were delivered out of order (order=\"completion\"): {len(position.ahead)} "
+                "of them come after the first that was not. Resume with the same batch size and number of ranks, or repeat "
+                'them with load_state_dict(state, align="down")'
+            )
+        position.ahead.clear()
     if extra or position.units is None:
         position.consumed = consumed - extra
         position.units = {"source": None, "consumed": position.consumed, "seek": position.consumed}
-    if position.consumed // size != position.batches:
-        position.ahead.clear()
-    position.batches = position.consumed // size
+    position.batches = batches
     if not position.consumed:
         position.units = None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import dataio
-from dataio.engine.errors import CheckpointError
+from dataio.engine.errors import CheckpointError, SourceError
 from dataio.engine.settings import CPU_WORKERS
 
 N = 61
@@ -274,6 +275,61 @@ def test_the_end_of_an_epoch_is_a_state_too(source: str, empty_passes: int) -> N
             assert list(other) == []
         assert other.state_dict()["epoch"] == 1
         assert len(list(other)) > 1
+
+
+def test_batches_delivered_out_of_order_are_not_repeated() -> None:
+    """The first batch is slow: with `order="completion"` others are delivered, and saved, before it."""
+
+    def slow(index: int) -> dict[str, bytes]:
+        if index == 0:
+            time.sleep(0.5)
+        return {"x": index.to_bytes(2, "little")}
+
+    pipe = dataio.pipeline(dataio.slot("x").decode_bytes(), dataio.batch(1))
+
+    def loader(**options: Any) -> Any:
+        records = dataio.from_callable(slow, length=12, slots=["x"])
+        return pipe.bind(records).run("numpy", order="completion", **options)
+
+    with loader() as first:
+        before = [batch.keys[0] for _, batch in zip(range(2), first)]
+        state = json.loads(json.dumps(first.state_dict()))
+    assert "pycall:0" not in before
+    assert state["samples_consumed"] == 0
+    with loader() as second:
+        second.load_state_dict(state)
+        rest = iter(second)
+        after = [next(rest).keys[0]]
+        again = json.loads(json.dumps(second.state_dict()))
+    with loader() as third:
+        third.load_state_dict(again)
+        after += [batch.keys[0] for batch in third]
+    assert sorted(before + after) == sorted(f"pycall:{i}" for i in range(12))
+    with loader(shard={"id": 0, "of": 2}) as other, pytest.raises(CheckpointError, match="out of order"):
+        other.load_state_dict(state)
+
+
+def test_a_source_that_failed_is_gone_on_with_where_it_failed() -> None:
+    broken = [True]
+
+    def records() -> Any:
+        for i in range(10):
+            if i == 6 and broken[0]:
+                raise OSError("the disk is gone")
+            yield {"x": np.zeros(1), "key": str(i)}
+
+    pipe = dataio.pipeline(dataio.slot("x").decode(dataio.decoders.array()), dataio.batch(4))
+    keys = []
+    with pipe.bind(records).run("numpy") as loader:
+        with pytest.raises(SourceError):
+            for batch in loader:
+                keys.append(batch.keys)
+        state = loader.state_dict()
+    broken[0] = False
+    with pipe.bind(records).run("numpy") as loader:
+        loader.load_state_dict(state)
+        keys += [batch.keys for batch in loader]
+    assert keys == [["0", "1", "2", "3"], ["4", "5"], ["6", "7", "8", "9"]]
 
 
 def test_load_returns_what_state_gave() -> None:
