@@ -138,7 +138,7 @@ def read_state(state: Any, identity: PlanIdentity, *, align: str = "error") -> t
                 f"the state was made with batches of {state.get('global_batch')} records over all ranks, this loader's are "
                 f"{ours} with another batch size: keep the batch size, or the product of batch size and ranks"
             )
-        _align(position, ours, known or {}, align)
+        _align(position, ours, known or {}, align, same=ours == state.get("global_batch"))
     elif ours != state.get("global_batch"):
         raise CheckpointError(
             f"the state holds records of open batches of {state.get('global_batch')} over all ranks, this loader's are "
@@ -147,8 +147,8 @@ def read_state(state: Any, identity: PlanIdentity, *, align: str = "error") -> t
     return position, state["rng_seed"]
 
 
-def _align(position: Position, size: int, known: Mapping[str, Any], align: str) -> None:
-    """Make the position one at which this loader's global batches end."""
+def _align(position: Position, size: int, known: Mapping[str, Any], align: str, *, same: bool) -> None:
+    """Make the position one at which this loader's global batches end; `same`: they are as large as the state's."""
     consumed = position.consumed
     if known.get("ended"):
         position.batches = max(position.batches, -(-consumed // size))
@@ -164,7 +164,7 @@ def _align(position: Position, size: int, known: Mapping[str, Any], align: str) 
             'load_state_dict(state, align="down")'
         )
     batches = consumed // size
-    if batches != position.batches and position.ahead:
+    if position.ahead and not (same and batches == position.batches):
         if align == "error":
             raise CheckpointError(
                 f"the state stands between batches that were delivered out of order (order=\"completion\"): {len(position.ahead)} "
