@@ -12,6 +12,7 @@ H. Young, "Fair Representation", 1982 (apportionment and its paradoxes).
 
 from __future__ import annotations
 
+import copy
 import heapq
 import math
 from collections.abc import Sequence
@@ -36,11 +37,14 @@ class Mixture:
         weights: one positive, finite number per source; only their ratios count.
         key: integers such as (seed, epoch), each taken modulo `2**64`, that settle the order within blocks.
 
+    Attributes:
+        stop: number of positions, None without end; see `within`.
+
     Raises:
         PlanError: no weights, or one that is not a positive, finite number.
     """
 
-    __slots__ = ("_block", "_key", "_sources", "_splits")
+    __slots__ = ("_block", "_key", "_sources", "_splits", "stop")
 
     def __init__(self, weights: Sequence[float], *key: int) -> None:
         for number, weight in enumerate(weights):
@@ -48,6 +52,7 @@ class Mixture:
                 raise PlanError(f"weights are positive and finite, got {weight!r} for source {number}")
         if not len(weights):
             raise PlanError("a mixture takes at least one source with its weight")
+        self.stop: int | None = None
         self._key = key
         self._sources = len(weights)
         self._splits = _splits(weights)
@@ -64,10 +69,10 @@ class Mixture:
             source are 0, 1, 2, ... in order of position.
 
         Raises:
-            IndexError: a position is negative.
+            IndexError: a position is negative, or `stop` or more.
             TypeError: the positions are not integers.
         """
-        positions = checked_positions(positions)
+        positions = checked_positions(positions, self.stop)
         sources, records = np.empty(len(positions), np.int64), np.empty(len(positions), np.int64)
         if isinstance(positions, range):
             for number in range(positions.start // BLOCK, -(-positions.stop // BLOCK)):
@@ -90,10 +95,13 @@ class Mixture:
         """How many records of each source come before `position`; they add up to it.
 
         Raises:
-            IndexError: the position is negative.
+            IndexError: the position is negative, or above `stop`.
         """
-        if position < 0:
-            raise IndexError(f"position {position} is out of bounds (0 or more)")
+        if position < 0 or (self.stop is not None and position > self.stop):
+            bounds = "0 or more" if self.stop is None else f"0 to {self.stop}"
+            raise IndexError(f"position {position} is out of bounds ({bounds})")
+        if position == self.stop:
+            return self._shares(position)
         number, inside = divmod(position, BLOCK)
         counts = self._shares(number * BLOCK)
         if inside:
@@ -102,14 +110,16 @@ class Mixture:
             counts = [count + more for count, more in zip(counts, taken, strict=True)]
         return counts
 
-    def end(self, lengths: Sequence[int | None]) -> int | None:
-        """The first position whose record its source no longer has.
+    def within(self, lengths: Sequence[int | None]) -> Mixture:
+        """This mixture up to where the next record would be one that its source does not have.
+
+        How many records that are, `stop`, does not depend on the key: the last, shorter block is cut to fit.
 
         Args:
             lengths: how many records each source holds; None where that is unknown or without end.
 
         Returns:
-            That position, or None when no source of known length ends within 2**62 positions.
+            A mixture with its `stop`; that is None when no source of known length ends within 2**62 positions.
 
         Raises:
             ValueError: the lengths are not one per source, or one is negative.
@@ -117,31 +127,29 @@ class Mixture:
         if len(lengths) != self._sources:
             raise ValueError(f"lengths are one per source: expected {self._sources}, got {len(lengths)}")
         known = [(source, length) for source, length in enumerate(lengths) if length is not None]
-        if not known:
-            return None
-        if min(length for _, length in known) < 0:
+        if min((length for _, length in known), default=0) < 0:
             raise ValueError(f"lengths are 0 or more, got {list(lengths)}")
 
-        def is_over(blocks: int) -> bool:
-            shares = self._shares(blocks * BLOCK)
+        def is_over(position: int) -> bool:
+            shares = self._shares(position)
             return any(shares[source] > length for source, length in known)
 
+        found = copy.copy(self)
+        found._block = None
         above = 1
         while not is_over(above):
-            if above * BLOCK > 1 << 62:
-                return None
+            if above > 1 << 62:
+                return found
             above *= 2
         below = above // 2
         while above - below > 1:
             middle = (above + below) // 2
             below, above = (below, middle) if is_over(middle) else (middle, above)
-        _, sources, records = self._block_of(below)
-        limits = np.full(self._sources, np.iinfo(np.int64).max)
-        limits[[source for source, _ in known]] = [length for _, length in known]
-        return below * BLOCK + int(np.argmax(records >= limits[sources]))
+        found.stop = below
+        return found
 
     def _shares(self, position: int) -> list[int]:
-        """`counts` at a multiple of the block."""
+        """`counts` at a multiple of the block and at `stop`; elsewhere what they would be if it ended there."""
         taken = [0] * (2 * self._sources - 1)
         taken[-1] = position
         for node, left, right, weight, total in self._splits:
@@ -154,15 +162,17 @@ class Mixture:
         found = self._block  # one read: another thread may replace it
         if found is not None and found[0] == number:
             return found
-        before = np.array(self._shares(number * BLOCK), np.int64)
-        taken = np.array(self._shares((number + 1) * BLOCK), np.int64) - before
+        start = number * BLOCK
+        size = BLOCK if self.stop is None else min(BLOCK, self.stop - start)
+        before = np.array(self._shares(start), np.int64)
+        taken = np.array(self._shares(start + size), np.int64) - before
         sources = np.repeat(np.arange(self._sources), taken)[
-            Permutation(BLOCK, *self._key, number).at(range(BLOCK))
+            Permutation(size, *self._key, number).at(range(size))
         ]
-        records = np.empty(BLOCK, np.int64)
+        records = np.empty(size, np.int64)
         # Sorted by source, records count up from each source's first; a stable sort keeps them in order of position.
         first = before - np.cumsum(taken) + taken
-        records[np.argsort(sources, kind="stable")] = np.arange(BLOCK) + np.repeat(first, taken)
+        records[np.argsort(sources, kind="stable")] = np.arange(size) + np.repeat(first, taken)
         self._block = found = (number, sources, records)
         return found
 

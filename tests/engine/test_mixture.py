@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -123,39 +122,49 @@ def test_what_is_returned_may_be_written_to() -> None:
     np.testing.assert_array_equal(mixture.at(range(BLOCK)), expected)
 
 
-def first_missing(mixture: Mixture, lengths: Sequence[int | None], stop: int) -> int:
-    sources, records = mixture.at(range(stop))
-    for position, (source, record) in enumerate(zip(sources.tolist(), records.tolist(), strict=True)):
-        if lengths[source] == record:
-            return position
-    raise AssertionError("no source ends")
+LENGTHS = st.lists(st.tuples(st.floats(0.2, 5), st.none() | st.integers(0, 700)), max_size=5)
+KNOWN = st.tuples(st.floats(0.2, 5), st.integers(0, 700))
 
 
-@given(
-    st.lists(st.tuples(st.floats(0.2, 5), st.none() | st.integers(0, 700)), max_size=5),
-    st.tuples(st.floats(0.2, 5), st.integers(0, 700)),
-    st.integers(0, 100),
-)
+@given(LENGTHS, KNOWN, st.integers(0, 100))
 @settings(max_examples=60, deadline=None)
-def test_the_end_is_where_a_source_first_lacks_a_record(
+def test_a_mixture_within_lengths_ends_where_a_source_would_lack_a_record(
     some: list[tuple[float, int | None]], known: tuple[float, int], key: int
 ) -> None:
     weights, lengths = zip(*some, known, strict=True)
-    mixture = Mixture(weights, key)
-    assert mixture.end(lengths) == first_missing(mixture, lengths, 100_000)
+    mixture = Mixture(weights, key).within(lengths)
+    assert mixture.stop is not None
+    sources, records = mixture.at(range(mixture.stop))
+    taken = mixture.counts(mixture.stop)
+    assert taken == np.bincount(sources, minlength=len(weights)).tolist()
+    for source, length in enumerate(lengths):
+        assert records[sources == source].tolist() == list(range(taken[source]))
+        assert length is None or taken[source] <= length
+    assert any(count == length for count, length in zip(taken, lengths, strict=True))
+    assert Mixture(weights, key + 1).within(lengths).stop == mixture.stop
+    with pytest.raises(IndexError, match="out of bounds"):
+        mixture.at([mixture.stop])
+
+
+@given(st.integers(0, 3 * BLOCK))
+@settings(max_examples=30, deadline=None)
+def test_lengths_change_only_the_last_block(position: int) -> None:
+    whole = Mixture([3, 1], 5)
+    cut = whole.within([None, 600])
+    assert cut.stop is not None
+    stop = min(position, cut.stop // BLOCK * BLOCK)
+    np.testing.assert_array_equal(whole.at(range(stop)), cut.at(range(stop)))
 
 
 def test_an_end_far_away() -> None:
-    mixture = Mixture([0.9, 0.1], 1)
-    end = mixture.end([None, 10**12])
-    assert end is not None
-    assert mixture.counts(end)[1] == 10**12
-    assert [part.tolist() for part in mixture.at([end])] == [[1], [10**12]]
+    mixture = Mixture([0.9, 0.1], 1).within([None, 10**12])
+    assert mixture.stop is not None
+    assert mixture.counts(mixture.stop)[1] == 10**12
 
 
 @pytest.mark.parametrize(("weights", "lengths"), [([1, 2], [None, None]), ([1, 1e-300], [None, 5])])
 def test_a_mixture_may_not_end(weights: list[float], lengths: list[int | None]) -> None:
-    assert Mixture(weights).end(lengths) is None
+    assert Mixture(weights).within(lengths).stop is None
 
 
 @pytest.mark.parametrize("weights", [[0], [1, 0], [1, -1], [math.nan, 1], [1, math.inf], []])
@@ -167,7 +176,7 @@ def test_bad_weights_are_refused(weights: list[float]) -> None:
 @pytest.mark.parametrize("lengths", [[1], [1, 2, 3], [1, -1]])
 def test_bad_lengths_are_refused(lengths: list[int | None]) -> None:
     with pytest.raises(ValueError, match=r"lengths are (one per source|0 or more)"):
-        Mixture([1, 2]).end(lengths)
+        Mixture([1, 2]).within(lengths)
 
 
 @pytest.mark.parametrize("positions", [[-1], range(-1, 3)])
