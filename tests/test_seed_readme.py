@@ -18,7 +18,6 @@ from PIL import Image
 import dataio
 
 NOT_YET = {  # section: the public names that its examples use
-    "Distributed training": ("ShardSpec", "DataLoader.state_dict"),
     "Direct IO": ("head", "read", "write", "exists", "ls", "glob", "reader", "writer", "configure_credentials"),
     "Format helpers": ("read_numpy", "read_image", "read_parquet", "scan_parquet", "iter_tfrecord"),
     "safetensors": ("write_safetensors", "read_safetensors", "open_safetensors"),
@@ -97,6 +96,15 @@ with pipe.bind(records).run("torch", concurrency=128,
     for batch in loader:
         latents = batch["latent"]
         rows = batch.context  # list[dict] aligned with batch.keys
+'''
+
+DISTRIBUTED = '''
+loader = pipe.bind(records).run(
+    "torch",
+    shard={"id": rank, "of": world_size, "pad": True},
+    seed=42,
+    concurrency=64,
+)
 '''
 
 NAMESPACES = {
@@ -293,6 +301,27 @@ def test_grouped_batches(tmp_path: Path) -> None:
     assert [tuple(latents.shape) for latents, _, _ in seen] == [(3, 4, 1), (3, 4, 2), (3, 4, 3)]
     assert torch.equal(seen[1][0][2], tensors["t5"])
     assert [row["key"] for _, rows, _ in seen for row in rows] == [k for _, _, keys in seen for k in keys]
+
+
+def test_distributed_training(paths: list[Path]) -> None:
+    """Equal batches on all ranks, every record somewhere, and a state that resumes."""
+    pipe = dataio.pipeline(dataio.slot("image").decode_image(mode="rgb").resize(h=8, w=8), dataio.batch(16))
+    counts, keys = [], set()
+    for rank in range(3):
+        scope = {"pipe": pipe, "records": [str(p) for p in paths[:100]], "rank": rank, "world_size": 3}
+        exec(DISTRIBUTED, scope)
+        with scope["loader"] as loader:
+            batches = iter(loader)
+            first = next(batches)
+            state = loader.state_dict()
+            loader_again = scope["loader"]
+            rest = list(batches)
+            counts.append([len(batch) for batch in (first, *rest)])
+            keys |= {key for batch in (first, *rest) for key in batch.keys}
+            loader_again.load_state_dict(state)
+            assert [b.keys for b in loader_again] == [b.keys for b in rest]
+    assert counts == [[16, 16, 16]] * 3
+    assert keys == {p.stem for p in paths[:100]}
 
 
 def exists(name: str) -> bool:
