@@ -32,7 +32,7 @@ class CustomOp:
     _draws: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_draws", _takes_rng(self.fn))
+        object.__setattr__(self, "_draws", takes_rng(self.fn))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.fn is None:
@@ -53,9 +53,12 @@ class CustomOp:
         return f"{self.name}@{self.version}"
 
 
-def _takes_rng(function: Callable[..., Any] | None) -> bool:
+def takes_rng(function: Callable[..., Any] | None) -> bool:
+    """Whether a function, or the function of a custom op, has a parameter `rng`."""
     if function is None:
         return False
+    if isinstance(function, CustomOp):
+        return function._draws
     try:
         return "rng" in inspect.signature(function).parameters
     except (TypeError, ValueError):  # a built-in without a signature
@@ -138,7 +141,7 @@ def record_caller(function: Callable[[Any], Any], seed: int, epoch: int) -> Call
     called with those seeded for the record and put back afterwards; what another thread draws from them meanwhile
     is not protected, so prefer `rng`.
     """
-    if function._draws if isinstance(function, CustomOp) else _takes_rng(function):
+    if takes_rng(function):
         return lambda record, index: function(record, rng=record_stream(seed, epoch, index))  # type: ignore[call-arg]
     inner = function.fn if isinstance(function, CustomOp) and function.fn is not None else function
     if not (modules := global_generators(inner)):

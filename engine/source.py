@@ -43,6 +43,13 @@ class Source(ABC):
     def length(self) -> int | None:
         """Number of records, None when unknown before reading."""
 
+    def order_length(self) -> Any:
+        """What the order depends on, such as the number of records that are shuffled; None when on nothing.
+
+        A JSON value. A checkpoint fits only a source with an equal one.
+        """
+        return None
+
 
 class RowSource(Source):
     """Yields Python records."""
@@ -73,21 +80,17 @@ class IndexedSource(RowSource):
     """Yields Python records that can be fetched by position, in any order; continuing costs nothing."""
 
     @abstractmethod
-    def length(self) -> int:
-        """Number of records."""
+    def length(self) -> int | None:
+        """Number of records, None when they have no end."""
 
     @abstractmethod
     def at(self, positions: Sequence[int], pass_: Pass) -> list[Any]:
-        """The records at these positions of the pass, each in [0, length)."""
+        """The records at these positions of the pass, each in [0, length): a list of int, or a range."""
 
     def stream(self, pass_: Pass, state: Any = None) -> Stream:
         from .streams import IndexedStream
 
         return IndexedStream(self, pass_, state)
-
-    def order_length(self) -> int | None:
-        """The length that the order depends on, None when it does not: a checkpoint of a shuffled source fits no other."""
-        return None
 
 
 class ColumnarSource(Source):

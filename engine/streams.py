@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from .custom import record_caller
+from .custom import CustomOp, record_caller, takes_rng
 from .errors import CheckpointError, DataioError, InternalError, SourceError
 from .explain import function_name
 from .expr import Cond, field_getter
 from .morsel import column_values
 from .plan import Filter, Limit, MapRecords, Plan, Scan, Select
-from .source import ColumnarSource, IndexedSource, Pass, RowSource
+from .source import ColumnarSource, IndexedSource, Pass, RowSource, Source
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -86,6 +86,10 @@ class Stream(ABC):
         """The records at these positions of the pass; None when they cannot be fetched by position."""
         return None
 
+    def held(self) -> int:
+        """Records that have been read and not given yet."""
+        return 0
+
     def close(self) -> None:
         """Give back what the stream holds."""
 
@@ -116,12 +120,28 @@ def source_error(error: Exception, after: int) -> SourceError:
     return found
 
 
-def _resumed(state: Any) -> int:
+def _resumed(state: Any, source: Source | None = None) -> int:
+    """The position that `state` holds, which must have been made over the same order of the source."""
+    ordered = None if source is None else source.order_length()
+    if isinstance(state, list) and len(state) == 2:
+        state, before = state
+        if ordered is not None and before != ordered:
+            raise CheckpointError(
+                f"the checkpoint was made with {before} records in a shuffled order and the source now has "
+                f"{ordered}: the order is another one, so what was delivered cannot be told from what was not; "
+                "resume with the same records"
+            )
     if state is None:
         return 0
     if isinstance(state, bool) or not isinstance(state, int) or state < 0:
         raise CheckpointError(f"the checkpoint's source cursor {state!r} is none of this source's: it counts records")
     return state
+
+
+def _cursor(position: int, source: Source) -> Any:
+    """The state of a stream at `position`: with what the order depends on, if on anything."""
+    ordered = source.order_length()
+    return position if ordered is None else [position, ordered]
 
 
 # -------------------------------------------------------------------------------------------------- scans
@@ -166,17 +186,9 @@ class IndexedStream(Stream):
     def __init__(self, source: IndexedSource, pass_: Pass, state: Any) -> None:
         self._source = source
         self._pass = pass_
-        self._length = source.length()
-        ordered = source.order_length()
-        if isinstance(state, list) and len(state) == 2:
-            state, length = state
-            if ordered is not None and length != ordered:
-                raise CheckpointError(
-                    f"the checkpoint was made with {length} records in a shuffled order and the source now has "
-                    f"{ordered}: the order is another one, so what was delivered cannot be told from what was not; "
-                    "resume with the same records"
-                )
-        self.position = _resumed(state)
+        length = source.length()
+        self._length = 1 << 62 if length is None else length
+        self.position = _resumed(state, source)
 
     def read(self, count: int, part: slice = WHOLE) -> Chunk:
         start = min(self.position, self._length)
@@ -203,8 +215,7 @@ class IndexedStream(Stream):
         raise error
 
     def state(self) -> Any:
-        ordered = self._source.order_length()
-        return self.position if ordered is None else [self.position, ordered]
+        return _cursor(self.position, self._source)
 
     def at(self, positions: Sequence[int]) -> list[Any]:
         return self._source.at(positions, self._pass)
@@ -216,7 +227,7 @@ class ColumnStream(Stream):
     def __init__(self, scan: Scan, pass_: Pass, state: Any) -> None:
         self._scan = scan
         self._pass = pass_
-        self.position = _resumed(state)
+        self.position = _resumed(state, scan.source)
         self._batches: Iterator[pa.RecordBatch] | None = None
         self._held: list[pa.RecordBatch] = []
         self._rows = 0
@@ -276,8 +287,11 @@ class ColumnStream(Stream):
             return None
         return pieces[0] if len(pieces) == 1 else pa.concat_batches(pieces)
 
-    def state(self) -> int:
-        return self.position
+    def state(self) -> Any:
+        return _cursor(self.position, self._scan.source)
+
+    def held(self) -> int:
+        return self._rows
 
     def close(self) -> None:
         close = getattr(self._batches, "close", None)
@@ -340,6 +354,9 @@ class MapStream(Stream):
     def at(self, positions: Sequence[int]) -> list[Any] | None:
         rows = self._below.at(positions)
         return None if rows is None else [self._apply(row, int(i)) for row, i in zip(rows, positions)]
+
+    def held(self) -> int:
+        return self._below.held()
 
     def close(self) -> None:
         self._below.close()
@@ -440,6 +457,9 @@ class Expanding(Stream):
             return {"at": self._before, "skip": self._given, "position": self.position}
         return {"at": self._below.state(), "skip": self._skip, "position": self.position}
 
+    def held(self) -> int:
+        return len(self._ready) + self._below.held()
+
     def close(self) -> None:
         self._ready = []
         self._below.close()
@@ -477,20 +497,38 @@ class FilterStream(Expanding):
 
 
 class FlatMapStream(Expanding):
-    """Each record replaced by the records that a function gives for it."""
+    """Each record replaced by the records that a function gives for it; one that it raises for becomes a `BadRecord`."""
 
     def __init__(self, below: Stream, function: Callable[[Any], Any], pass_: Pass, state: Any) -> None:
         super().__init__(below, state)
         self._name = function_name(function)
-        self._call = record_caller(function, pass_.seed, pass_.epoch)
+        # The records of a generator are drawn inside the call, where `random` and `np.random` are seeded.
+        draws = takes_rng(function)
+        self._call = record_caller(function if draws else _listing(function), pass_.seed, pass_.epoch)
 
     def expand(self, record: Any, index: int) -> Iterator[Any]:
-        found = self._call(record, index)
-        if isinstance(found, (str, bytes, dict)) or not hasattr(found, "__iter__"):
-            raise TypeError(
-                f"{self._name} must give an iterable of records for each record, got {type(found).__name__}"
-            )
-        return iter(found)
+        if isinstance(record, BadRecord):
+            yield record
+            return
+        try:
+            found = self._call(record, index)
+            if isinstance(found, (str, bytes, dict)) or not hasattr(found, "__iter__"):
+                raise TypeError(
+                    f"{self._name} must give an iterable of records for each record, got {type(found).__name__}"
+                )
+            yield from found
+        except Exception as error:
+            yield BadRecord(record, self._name, error)
+
+
+def _listing(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    inner = function.fn if isinstance(function, CustomOp) and function.fn is not None else function
+
+    def listed(record: Any) -> Any:
+        found = inner(record)
+        return list(found) if isinstance(found, Iterator) else found
+
+    return listed
 
 
 class SliceStream(Stream):
@@ -519,6 +557,9 @@ class SliceStream(Stream):
 
     def at(self, positions: Sequence[int]) -> list[Any] | None:
         return self._below.at([int(p) + self._offset for p in positions])
+
+    def held(self) -> int:
+        return self._below.held()
 
     def close(self) -> None:
         self._below.close()
@@ -551,6 +592,9 @@ class OriginalsStream(Stream):
 
     def at(self, positions: Sequence[int]) -> list[Any] | None:
         return self._below.at(positions)
+
+    def held(self) -> int:
+        return self._below.held()
 
     def close(self) -> None:
         self._below.close()
