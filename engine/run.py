@@ -151,7 +151,7 @@ class Graph:
             self.shape, Pass(epoch, options.seed), options.share, resume.units, originals=options.originals
         )
         if options.agreement is not None:
-            self.units = AgreedSteps(self.units, options.agreement, options.share.steps, self.shape)
+            self.units = AgreedSteps(self.units, options.agreement(), options.share.steps, self.shape, lambda: self.stopped())
         self._concurrency = options.concurrency
         self._process = os.getpid()
         self._stopping = threading.Event()
