@@ -325,7 +325,8 @@ class BoundPipeline:
             quarantine: a file to which each failed record is appended once, as a line of JSON, so that
                 `dataio.manifest` of that file gives them again for the same pipeline; "{rank}" in the name is the
                 number of the shard.
-            device: moves tensors there, for torch and jax.
+            device: where tensors go, for torch and jax. torch tensors are copied there one batch ahead of the
+                consumer, on a CUDA stream of the loader's own; a copy that fails is told when the slot is asked for.
             context: called with each record as bound; the results are `batch.context`.
             workers: "thread", "process", or "auto": what DATAIO_EXECUTOR says, else threads until they are found to wait
                 for the interpreter lock, then processes.

@@ -215,6 +215,27 @@ def test_awaiting_that_times_out_loses_no_batch() -> None:
         assert asyncio.run(main(loader)) == [[0, 1], [2, 3], [4, 5]]
 
 
+def test_the_state_counts_what_was_awaited_to_the_end() -> None:
+    """A batch that arrived for a task that no longer awaits it is delivered after a resume."""
+    gate = Gate(6, open_ones=2)
+
+    async def main(loader: dataio.DataLoader) -> dict[str, Any]:
+        async with loader.aiter() as batches:
+            await anext(batches)
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(anext(batches), 0.01)
+            gate.open()
+            while loader.stats()["batches_delivered"] < 2:
+                await asyncio.sleep(0.001)
+        return loader.state_dict()
+
+    with gated(gate) as loader:
+        state = asyncio.run(main(loader))
+    with gated(gate) as loader:
+        loader.load_state_dict(state)
+        assert asyncio.run(epoch(loader)) == [[2, 3], [4, 5]]
+
+
 @pytest.mark.parametrize("taken", [0, 1, 3])
 def test_leaving_the_block_early_stops_the_pass(taken: int) -> None:
     async def main(loader: dataio.DataLoader) -> None:
