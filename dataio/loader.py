@@ -21,6 +21,7 @@ from .engine.calls import BatchTransform
 from .engine.errors import ClosedError, ForkedError
 from .engine.executors.base import Executor, Placement
 from .engine.explain import explain, function_name
+from .engine.ledger import Ledger, parse_bytes
 from .engine.physical import Program, compile_chain
 from .engine.plan import Batch as BatchNode
 from .engine.plan import (
@@ -72,6 +73,7 @@ def make_loader(
     log_errors: Any,
     max_failures: Any,
     quarantine: Any,
+    max_bytes: Any,
     device: Any,
     context: Any,
     workers: Any,
@@ -118,6 +120,7 @@ def make_loader(
         emit_empty=bool(emit_empty_batches),
         failures=failures,
         pins=sender is not None and sender.pin,
+        max_bytes=None if max_bytes is None else parse_bytes("max_bytes", max_bytes),
     )
 
 
@@ -248,6 +251,7 @@ class DataLoader:
         emit_empty: bool,
         failures: FailureHandling,
         pins: bool = False,
+        max_bytes: int | None = None,
     ) -> None:
         self._options = options
         self._make_executor = executor
@@ -260,6 +264,7 @@ class DataLoader:
         self._program: Program | None = None
         self._stats = RunStats()
         self._experience = Experience()
+        self._ledger = Ledger(max_bytes)
         self._position = Position()
         self._loaded = False
         self._hook: Callable[[dict[str, int]], Any] | None = None
@@ -298,6 +303,7 @@ class DataLoader:
             wrap=self._wrap,
             experience=self._experience,
             resume=self._position.resume(),
+            ledger=self._ledger,
         )
         self._resources.graph = graph
         iterator = LoaderIterator(self, graph)
@@ -426,6 +432,7 @@ class DataLoader:
             **self._policy(),
             "queue_depths": self._depths(),
             "buffers": buffers,
+            "memory": self._ledger.stats(),
             "executor": executor.describe() if executor is not None else {},
             "bottleneck": self.report().bottleneck,
             "process": {"host_pool": buffers, "pinned_pool": {}, "op_stats": op_stats()},

@@ -298,6 +298,7 @@ class BoundPipeline:
         log_errors: Any = False,
         max_failures: float | None = None,
         quarantine: str | os.PathLike[str] | None = None,
+        max_bytes: int | str | None = None,
         device: str | None = None,
         context: Any = None,
         workers: str | None = "auto",
@@ -325,6 +326,8 @@ class BoundPipeline:
             quarantine: a file to which each failed record is appended once, as a line of JSON, so that
                 `dataio.manifest` of that file gives them again for the same pipeline; "{rank}" in the name is the
                 number of the shard.
+            max_bytes: bytes, or a str such as "4GiB", that the loader's records and batches may take together, those that the
+                training loop still holds included; a batch that would not fit waits, unless no other is in flight.
             device: where tensors go, for torch and jax. torch tensors are copied there one batch ahead of the
                 consumer, on a CUDA stream of the loader's own; a copy that fails is told when the slot is asked for.
             context: called with each record as bound; the results are `batch.context`.
@@ -356,6 +359,7 @@ class BoundPipeline:
             "log_errors": (log_errors, False),
             "max_failures": (max_failures, None),
             "quarantine": (quarantine, None),
+            "max_bytes": (max_bytes, None),
             "device": (device, None),
             "context": (context, None),
             "workers": (workers, "auto"),
@@ -415,6 +419,9 @@ class BoundPipeline:
     def quarantine(self, value: str | os.PathLike[str] | None) -> BoundPipeline:
         return self.options(quarantine=value)
 
+    def max_bytes(self, value: int | str | None) -> BoundPipeline:
+        return self.options(max_bytes=value)
+
     def device(self, value: str) -> BoundPipeline:
         return self.options(device=value)
 
@@ -454,7 +461,7 @@ class BoundPipeline:
 
 _OPTIONS = (
     "concurrency", "pin_memory", "ragged", "on_failure", "order", "seed", "emit_empty_batches", "log_errors",
-    "max_failures", "quarantine", "device",
+    "max_failures", "quarantine", "max_bytes", "device",
     "context", "workers", "worker_niceness", "worker_cpus", "shard", "steps",
 )  # fmt: skip
 

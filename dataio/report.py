@@ -168,14 +168,14 @@ def make_report(stats: RunStats, setup: Setup) -> Report:
 
 def _stages(stats: RunStats, time_ns: int, parallel: int) -> tuple[Stage, ...]:
     read_ns = sum(spent[0] for (stage, _), spent in dict(stats.ops).items() if stage == "read")
-    source_ns = stats.source_busy_ns - stats.concurrency_wait_ns - (stats.worker_busy_ns if stats.inline else 0)
+    source_ns = stats.source_busy_ns - stats.concurrency_wait_ns - stats.memory_wait_ns - (stats.worker_busy_ns if stats.inline else 0)
     read = min(1.0, read_ns / parallel / time_ns)
     work = min(1.0 - read, max(0, stats.worker_busy_ns - read_ns) / parallel / time_ns)
     source, collate, batch_ops = (
         min(1.0, max(0, ns) / time_ns) for ns in (source_ns, _total(stats.collate), _total(stats.batch_ops))
     )
     return (
-        Stage("source", source, min(1.0 - source, (stats.source_wait_ns + stats.concurrency_wait_ns) / time_ns)),
+        Stage("source", source, min(1.0 - source, (stats.source_wait_ns + stats.concurrency_wait_ns + stats.memory_wait_ns) / time_ns)),
         Stage("read", read, 1.0 - read - work),
         Stage("workers", work, 1.0 - read - work),
         Stage("collate", collate, 1.0 - collate),

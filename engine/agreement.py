@@ -13,7 +13,7 @@ from typing import Protocol
 
 from .errors import PlanError, SourceError
 from .plan import Batch, Shape
-from .units import Steps, Unit
+from .units import Cutter, Steps, Unit
 
 WINDOW = 8
 """Batches that are cut ahead, at least."""
@@ -36,7 +36,7 @@ class AgreedSteps:
 
     def __init__(
         self,
-        units: Iterator[Unit],
+        units: Cutter,
         agreement: Agreement,
         steps: Steps | None,
         shape: Shape,
@@ -101,13 +101,16 @@ class AgreedSteps:
                 f"rank {self._agreement.rank} has no record to repeat for the steps that other ranks take; "
                 'use steps="short" or steps="drop"'
             )
-        one = last.chosen([len(last) - 1])
-        return replace(one.padded(self._size or 1), full=False)
+        if self._size is None:  # a bucket's or packed rows: the whole batch again
+            return replace(last, full=False)
+        return replace(last.chosen([len(last) - 1]).padded(self._size), full=False)
+
+    def held(self) -> int:
+        """Records that wait for their batch, batches that wait for the other ranks left out."""
+        return self._units.held()
 
     def close(self) -> None:
         self._agreed = iter(())
-        close = getattr(self._units, "close", None)
-        if close is not None:
-            close()
+        self._units.close()
 
 

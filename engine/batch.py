@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from .buffers import Block
+from .ledger import BatchMemory
 from .physical import Program
 from .units import Unit
 from .work import Failure
@@ -55,6 +56,7 @@ class Job:
         number: within the epoch, on this rank.
         unit: the records as they were cut; `unit.indices` are their positions in the epoch.
         blocks: preallocated rows, for slots whose row type is known, or `guessed` to be that of the batch before.
+        memory: where its bytes are counted.
         failures: first failure of each failed row.
         waiting: rows whose morsel has not come back.
         originals: whether the finished batch is to hold the records that failed.
@@ -65,6 +67,7 @@ class Job:
     length: int
     keys: Keys
     program: Program
+    memory: BatchMemory
     blocks: dict[str, Block] = field(default_factory=dict)
     guessed: frozenset[str] = frozenset()
     inactive: frozenset[str] = frozenset()
@@ -115,7 +118,12 @@ class FinishedBatch:
     """
 
     def __init__(
-        self, job: Job, slots: dict[str, SlotColumn], indices: Sequence[int], allocate: Allocate = np.empty
+        self,
+        job: Job,
+        slots: dict[str, SlotColumn],
+        indices: Sequence[int],
+        allocate: Allocate = np.empty,
+        memory: BatchMemory | None = None,
     ) -> None:
         self.number = job.number
         self.length = len(indices)
@@ -130,6 +138,7 @@ class FinishedBatch:
         self._context = job.context
         self.originals = {row: job.unit.original(row) for row in job.failures} if job.originals else {}
         self.allocate = allocate
+        self.memory = memory
 
     def with_slots(self, slots: dict[str, SlotColumn]) -> FinishedBatch:
         """The same records with these slots replaced."""

@@ -59,6 +59,9 @@ class BucketCutter(RunCutter):
             self._open[self.bucket(members[0])] = members
         self._last: Any = None if state is None else state.get("last")
 
+    def held(self) -> int:
+        return super().held() + sum(map(len, self._open.values()))
+
     def bucket(self, record: Held) -> Any:
         """The bucket of a record; a record that failed already goes where the one before it went."""
         if isinstance(record.row, BadRecord):

@@ -16,6 +16,7 @@ import tempfile
 import threading
 import weakref
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,6 +50,9 @@ class Mapping:
         self.memory = mmap.mmap(self.descriptor, size)
 
     def free(self) -> None:
+        if self.descriptor >= 0 and hasattr(mmap, "MADV_REMOVE"):  # worker processes have it mapped for some time yet
+            with contextlib.suppress(OSError):
+                self.memory.madvise(mmap.MADV_REMOVE)
         with contextlib.suppress(BufferError):  # a view that outlived the pool unmaps it later
             self.memory.close()
         if self.descriptor >= 0:
@@ -98,8 +102,14 @@ class BufferPool:
         in_child(self, BufferPool._renew_lock)
         self.hits = self.misses = self.resident = self.peak = 0
 
-    def acquire(self, shape: tuple[int, ...], dtype: np.dtype) -> Block:
-        """A writable array of this shape; its contents are whatever the last user left."""
+    def acquire(
+        self, shape: tuple[int, ...], dtype: np.dtype, freed: Callable[[int], None] | None = None
+    ) -> Block:
+        """A writable array of this shape; its contents are whatever the last user left.
+
+        `freed` is called with the buffer's size in bytes when its last view has died, in a finalizer: it must take no lock
+        that is not reentrant.
+        """
         count = int(np.prod(shape, dtype=np.int64))
         size = size_class(count * dtype.itemsize)
         with self._lock:
@@ -115,18 +125,37 @@ class BufferPool:
         if mapping is None:
             mapping = Mapping(size, self.shared)
         owner = (ctypes.c_char * size).from_buffer(mapping.memory)
-        weakref.finalize(owner, self._release, mapping).atexit = False
+        weakref.finalize(owner, self._release, mapping, freed).atexit = False
         array = np.frombuffer(memoryview(owner), dtype=dtype, count=count).reshape(shape)
         return Block(array, mapping)
 
-    def _release(self, mapping: Mapping) -> None:
+    def _release(self, mapping: Mapping, freed: Callable[[int], None] | None) -> None:
         with self._lock:
-            if not self._closed and self._free_bytes + mapping.size <= self.keep_bytes:
+            kept = not self._closed and self._free_bytes + mapping.size <= self.keep_bytes
+            if kept:
                 self._free[mapping.size].append(mapping)
                 self._free_bytes += mapping.size
-                return
-            self.resident -= mapping.size
-        mapping.free()
+            else:
+                self.resident -= mapping.size
+        if not kept:
+            mapping.free()
+        if freed is not None:
+            freed(mapping.size)
+
+    def trim(self, keep: int) -> None:
+        """Free buffers that are not in use, the largest first, until they hold at most `keep` bytes."""
+        if self._free_bytes <= keep:
+            return
+        dropped: list[Mapping] = []
+        with self._lock:
+            for size in sorted(self._free, reverse=True):
+                free = self._free[size]
+                while free and self._free_bytes > keep:
+                    dropped.append(free.pop())
+                    self._free_bytes -= size
+                    self.resident -= size
+        for mapping in dropped:
+            mapping.free()
 
     def _renew_lock(self) -> None:
         self._lock = threading.RLock()

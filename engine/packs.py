@@ -46,6 +46,9 @@ class PackCutter(RunCutter):
             for record in self._records.values():
                 record.tokens = self._count(record)
 
+    def held(self) -> int:
+        return super().held() + len(self._records) + len(self._bad)
+
     def cut(self) -> Iterator[Unit]:
         whole = self.node.size * self.share.of
         while True:

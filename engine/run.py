@@ -10,7 +10,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from queue import Empty
 from typing import Any, Literal
@@ -26,13 +26,14 @@ from .batch import FinishedBatch, Job, describe_error
 from .cutting import open_cutter
 from .errors import BatchError, InternalError
 from .executors.base import Executor
+from .ledger import BatchMemory, Ledger, buffer_bytes
 from .physical import Program
 from .plan import Batch, BatchOps, MapBatches, Plan, Shape, Slots, walk
 from .settings import drain_timeout, pipeline_trace
 from .source import Pass
 from .stats import RunStats
 from .trace import Recorder, Snapshots
-from .units import ALONE, Share, Unit
+from .units import ALONE, Cutter, Share
 from .work import MorselResult
 
 
@@ -127,6 +128,7 @@ class Graph:
         stats: RunStats,
         wrap: Callable[[FinishedBatch], Any],
         experience: Experience,
+        ledger: Ledger,
         resume: Resume = BEGINNING,
     ) -> None:
         nodes = list(walk(plan))
@@ -147,17 +149,20 @@ class Graph:
         self.stats = stats
         self.wrap = wrap
         self.experience = experience
-        self.units: Iterator[Unit] = open_cutter(
+        self.ledger = ledger
+        cutter = open_cutter(
             self.shape, Pass(epoch, options.seed), options.share, resume.units, originals=options.originals
         )
+        self.units: Cutter | AgreedSteps = cutter
         if options.agreement is not None:
-            self.units = AgreedSteps(self.units, options.agreement(), options.share.steps, self.shape, lambda: self.stopped())
+            self.units = AgreedSteps(cutter, options.agreement(), options.share.steps, self.shape, lambda: self.stopped())
         self._concurrency = options.concurrency
         self._process = os.getpid()
         self._stopping = threading.Event()
         self.stopped = self._stopping.is_set
         self.wait_stopped = self._stopping.wait
         self._handed_out = 0
+        self._asking = False
         self._closed = False
         stats.inline = program.inline
 
@@ -203,6 +208,27 @@ class Graph:
         taken = self.record_credits.take()
         self.stats.concurrency_wait_ns += time.perf_counter_ns() - began
         return taken
+
+    def admit(
+        self, memory: BatchMemory, buffers: list[tuple[tuple[int, ...], np.dtype]], unsized: list[str], length: int
+    ) -> bool:
+        """Wait until a batch of `length` records fits the memory limit: its `buffers`, and what its `unsized` slots are
+        expected to take; False when the graph is stopping.
+        """
+        ledger, sized = self.ledger, sum(buffer_bytes(*buffer) for buffer in buffers)
+
+        def needed() -> int | None:  # asked again when a batch before has shown how large its rows are
+            expected = ledger.expected(unsized, length)
+            return None if expected is None else expected + sized
+
+        began = time.perf_counter_ns()
+        # The batch at hand has taken its credit.
+        admitted = ledger.admit(
+            needed, lambda: self.batches_in_flight > 1, lambda: self._asking, self.stopped, self.executor.buffers
+        )
+        self.stats.memory_wait_ns += time.perf_counter_ns() - began
+        memory.expect(needed() or 0)
+        return admitted
 
     def part_done(self, job: Job, result: MorselResult | BaseException) -> None:
         """Some records of a morsel are back, others not yet."""
@@ -266,7 +292,11 @@ class Graph:
             BatchError, SourceError, or whatever a Python map or a bug raised; the graph is closed then.
         """
         started = time.perf_counter_ns()
+        self._asking = True
+        if self.ledger.limit is not None:
+            self.ledger.wake()
         message = self.delivery.get()
+        self._asking = False
         got = time.perf_counter_ns()
         self.stats.consumer_wait_ns += got - started
         if message is Mark.END:
@@ -284,6 +314,8 @@ class Graph:
         finished, result = message if isinstance(message, tuple) else (message, None)
         if not isinstance(finished, FinishedBatch):
             raise InternalError(f"the delivery queue held {message!r}")
+        if finished.memory is not None:
+            finished.memory.deliver()
         self.stats.took(finished.length, finished.submitted)
         if result is None and not self.batch_maps:
             result = self.wrap(finished)
@@ -317,6 +349,7 @@ class Graph:
             return
         self._stopping.set()
         self.batch_credits.cancel()
+        self.ledger.wake()
         for credits in (self.record_credits, self.ahead_credits):
             if credits is not None:
                 credits.cancel()

@@ -6,11 +6,13 @@ read the same numbers.
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from .forks import new_lock_in_child
 from .settings import detailed_stats
 from .work import MorselResult, Spent, add_spent
 
@@ -37,7 +39,8 @@ class RunStats:
         delivered, taken, batches: survivors and all records of the batches that the consumer took; their number.
         dropped, given_up: records not finished, and not taken by the consumer, when the passes so far were left.
         source_busy_ns, source_cut_ns: time of the Source actor's thread at work, and that part of it in which it got records
-            and cut batches; the rest is handing them to the workers, waits for record credits (`concurrency_wait_ns`) included.
+            and cut batches; the rest is handing them to the workers, waits for record credits (`concurrency_wait_ns`) and
+            for memory (`memory_wait_ns`) included.
         inline: whether the Source actor's thread does the workers' work, since there is next to none.
         worker_busy_ns, worker_cpu_ns: time of all workers over morsels, and how much of it they were on a core.
         ops, batch_ops, collate: what each op, batch transform or map, and putting a batch together took.
@@ -64,6 +67,7 @@ class RunStats:
     source_cut_ns: int = 0
     source_wait_ns: int = 0
     concurrency_wait_ns: int = 0
+    memory_wait_ns: int = 0
     worker_busy_ns: int = 0
     worker_cpu_ns: int = 0
     consumer_wait_ns: int = 0
@@ -174,6 +178,7 @@ class RunStats:
                 "source_busy": self.source_busy_ns,
                 "source_waits_for_batch_credit": self.source_wait_ns,
                 "source_waits_for_record_credit": self.concurrency_wait_ns,
+                "source_waits_for_memory": self.memory_wait_ns,
                 "workers_busy": self.worker_busy_ns,
                 "consumer_waits_for_batch": self.consumer_wait_ns,
                 "consumer_busy": self.consumer_busy_ns,
@@ -184,6 +189,7 @@ class RunStats:
 
 _process_ops: Ops = {}
 _process_lock = threading.Lock()
+new_lock_in_child(sys.modules[__name__], "_process_lock", threading.Lock)
 
 
 def _add_process_ops(ops: Ops) -> None:

@@ -151,6 +151,10 @@ class Cutter(ABC):
     def cut(self) -> Iterator[Unit]:
         """The units, in order."""
 
+    def held(self) -> int:
+        """Records that have been read and wait for their batch."""
+        return self.stream.held()
+
     def close(self) -> None:
         if self._units is not None:
             self._units.close()  # type: ignore[attr-defined]
@@ -191,7 +195,7 @@ class BatchCutter(Cutter):
                 yield unit
                 last = unit
                 continue
-            unit.after["ended"] = True
+            unit.after["ended" if chunk.error is None else "short"] = True
             if chunk.count:
                 yield from self.tail(unit, chunk, last)
             if chunk.error is not None:

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -75,6 +75,9 @@ def uri_of(source: Any) -> str | None:
     uri = getattr(source, "uri", None)
     return uri if isinstance(uri, str) else None
 
+
+if TYPE_CHECKING:  # not in worker processes
+    from .ledger import Charge, Ledger
 
 Spent: TypeAlias = list[int]
 """What an op took: nanoseconds in all, calls, nanoseconds of the slowest and of the fastest call."""
@@ -150,10 +153,12 @@ def run_morsel(
     inactive: frozenset[str] = frozenset(),
     stopped: Callable[[], bool] | None = None,
     guessed: frozenset[str] = frozenset(),
+    ledger: Ledger | None = None,
 ) -> MorselResult:
     """Run every chain over the rows of `morsel`; `blocks` holds the rows of the batch buffers to fill, by slot.
 
-    The blocks of `guessed` slots have the row type of the batch before: a row of another type is returned instead.
+    The blocks of `guessed` slots have the row type of the batch before: a row of another type is returned instead. What is
+    read is entered in `ledger` until it is decoded.
     """
     began = time.perf_counter_ns()
     result = MorselResult(morsel.offset, morsel.length, began=began)
@@ -167,8 +172,10 @@ def run_morsel(
             continue
         if stopped is not None and stopped():
             break
-        work = Work(program, chain, morsel, seed, epoch, failed, result, counters)
+        work = Work(program, chain, morsel, seed, epoch, failed, result, counters, ledger)
         result.chains[chain.slot] = work.run(blocks.get(chain.slot), chain.slot in guessed)
+        if work.undecoded is not None:
+            work.undecoded.drop()
     result.counters = counters.ops
     if not program.inline:
         result.cpu += time.thread_time_ns()
@@ -216,6 +223,8 @@ class Work:
     failed: set[int]
     result: MorselResult
     counters: Counters
+    ledger: Ledger | None = None
+    undecoded: Charge | None = None
 
     def run(self, block: np.ndarray | None, guessed: bool) -> ChainResult:
         chain, morsel = self.chain, self.morsel
@@ -262,7 +271,10 @@ class Work:
             self.result.bytes_read += sum(map(len, sources))
             return sources if isinstance(sources, list) else list(sources)
         found = self._fetch(sources, self.program.reader)
-        self.result.bytes_read += sum(len(data) for data in found if data is not None)
+        nbytes = sum(len(data) for data in found if data is not None)
+        self.result.bytes_read += nbytes
+        if self.ledger is not None and type(found[0]) is not memoryview:  # views are of columns that the records carry
+            self.undecoded = self.ledger.read(nbytes)
         return found
 
     def _fetch(self, sources: Sequence[Any], fetch: Callable[[Any], Any]) -> list[Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..actor import Actor, Mailbox, Mark
-from ..batch import FinishedBatch, Job, SlotColumn
+from ..batch import Allocate, FinishedBatch, Job, SlotColumn
 from ..calls import BatchTransform
 from ..errors import BatchError
 from ..explain import function_name
@@ -52,6 +52,7 @@ class ShapeActor(Actor):
         if stats.trace is not None:
             stats.trace.morsel(job.number, result)
         self.graph.experience.morsel(result)
+        self.graph.ledger.note_read(result.bytes_read, result.length)
         for failure in result.failures:
             job.failures.setdefault(failure.row, failure)
         for slot, chain in result.chains.items():
@@ -105,8 +106,10 @@ def assemble(job: Job, graph: Graph) -> FinishedBatch:
     indices = range(job.length) if not failed else [i for i in range(job.length) if i not in failed]
     slots: dict[str, SlotColumn] = {}
 
+    memory, buffers = job.memory, graph.executor.buffers
+
     def allocate(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        return graph.executor.buffers.acquire(shape, np.dtype(dtype)).array
+        return memory.allocate(buffers, shape, np.dtype(dtype)).array
 
     for chain in job.program.chains:
         slot = chain.slot
@@ -127,14 +130,15 @@ def assemble(job: Job, graph: Graph) -> FinishedBatch:
                 array = array[: len(indices)]
             slots[slot] = SlotColumn(dense=array, sizes=sizes)
             continue
-        column = gather(job, slot, indices, chain.is_object, graph)
+        column = gather(job, slot, indices, chain.is_object, allocate)
         graph.experience.row_type(slot, column.dense)
         column.sizes = sizes
         slots[slot] = column
     job.blocks = {}
     if job.unit.bins is not None and isinstance(graph.shape, Pack):
         slots, indices = packed(job, graph.shape, slots, list(indices), allocate)
-    return FinishedBatch(job, slots, indices, allocate)
+    memory.finished()
+    return FinishedBatch(job, slots, indices, allocate, memory)
 
 
 def close_gaps(array: np.ndarray, indices: Any) -> None:
@@ -152,7 +156,7 @@ def rows_in_place(job: Job, slot: str, array: np.ndarray) -> list[tuple[int, int
     return [(i, 1, [array[i].copy()]) for i in range(job.length) if i not in by_value and i not in job.failures]
 
 
-def gather(job: Job, slot: str, indices: Any, objects: bool, graph: Graph) -> SlotColumn:
+def gather(job: Job, slot: str, indices: Any, objects: bool, allocate: Allocate) -> SlotColumn:
     """One column from what the morsels returned row by row, or as whole arrays."""
     pieces = sorted(job.results.get(slot, ()), key=lambda piece: piece[0])
     arrays = [values for _, _, values in pieces if isinstance(values, np.ndarray)]
@@ -160,7 +164,8 @@ def gather(job: Job, slot: str, indices: Any, objects: bool, graph: Graph) -> Sl
         whole = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
         if job.failures:
             whole = whole[np.asarray(indices, dtype=np.intp)]
-        return SlotColumn(dense=whole)
+        job.memory.ledger.note_rows(slot, whole.nbytes, len(whole))
+        return SlotColumn(dense=job.memory.hold([whole])[0])
     if len(pieces) == 1 and not job.failures and isinstance(pieces[0][2], list):
         rows = pieces[0][2]
     else:
@@ -172,12 +177,11 @@ def gather(job: Job, slot: str, indices: Any, objects: bool, graph: Graph) -> Sl
         rows = [by_row[i] for i in indices] if job.failures else by_row
     if objects or any(not isinstance(row, np.ndarray) for row in rows):
         return SlotColumn(rows=rows if rows is not None else [], objects=True)
+    job.memory.ledger.note_rows(slot, sum(row.nbytes for row in rows), len(rows))
     if rows and all(row.shape == rows[0].shape and row.dtype == rows[0].dtype for row in rows):
         first = rows[0]
-        block = graph.executor.buffers.acquire((len(rows), *first.shape), first.dtype)
-        np.stack(rows, out=block.array)
-        return SlotColumn(dense=block.array)
-    return SlotColumn(rows=rows)
+        return SlotColumn(dense=np.stack(rows, out=allocate((len(rows), *first.shape), first.dtype)))
+    return SlotColumn(rows=job.memory.hold(rows))
 
 
 class BatchOpsActor(Actor):

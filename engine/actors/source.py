@@ -15,6 +15,7 @@ from ..batch import Job, Keys, stem
 from ..errors import MissingFieldError, PlanError, RecordError
 from ..executors.base import Task
 from ..expr import Cond, field_getter
+from ..ledger import BatchMemory
 from ..morsel import Morsel, column_values
 from ..physical import ChainProgram
 from ..plan import Chain
@@ -83,12 +84,15 @@ class SourceActor(Actor):
         graph = self.graph
         length = len(unit)
         columns = Columns(unit, graph)
+        memory = BatchMemory(graph.ledger, graph.ledger.carried(unit))
+        graph.ledger.hold_back(self.units.held())
         job = Job(
             number=number,
             unit=unit,
             length=length,
             keys=columns.keys(),
             program=graph.program,
+            memory=memory,
             inactive=columns.inactive,
             failures=columns.failures,
             context=columns.context,
@@ -102,7 +106,9 @@ class SourceActor(Actor):
         if graph.program.inline:
             self.run_inline(job, columns)
             return
+        buffers: dict[str, tuple[tuple[int, ...], np.dtype]] = {}
         guessed: set[str] = set()
+        unsized: list[str] = []
         for chain in graph.program.chains:
             if chain.slot in job.inactive or chain.is_object:
                 continue
@@ -112,8 +118,14 @@ class SourceActor(Actor):
                 row = kind.shape, np.dtype(kind.dtype)
             elif chain.guesses and (row := graph.experience.row_types.get(chain.slot)) is not None:
                 guessed.add(chain.slot)
-            if row is not None:
-                job.blocks[chain.slot] = graph.executor.buffers.acquire((length, *row[0]), row[1])
+            if row is None:
+                unsized.append(chain.slot)
+            else:
+                buffers[chain.slot] = (length, *row[0]), row[1]
+        if not graph.admit(memory, list(buffers.values()), unsized, length):
+            return
+        for slot, (shape, dtype) in buffers.items():
+            job.blocks[slot] = memory.allocate(graph.executor.buffers, shape, dtype)
         job.guessed = frozenset(guessed)
         rows = graph.morsel_rows(length)
         failed = frozenset(job.failures)

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from ..batch import Job
 from ..buffers import Block, BufferPool
+from ..ledger import Charge
 from ..morsel import Morsel
 from ..physical import Program
 from ..work import MorselResult
@@ -23,7 +24,8 @@ class Task:
     `done` is called exactly once, from some thread of the pool, with the result or with the exception that a bug
     raised; it must not block. A task whose `stopped()` is true may be dropped without a call.
 
-    `deaths` counts the workers that died while they held the task but had not begun it, so that it is tried again.
+    `deaths` counts the workers that died while they held the task but had not begun it, so that it is tried again; `reading` stands
+    for the bytes that a worker process reads for it.
     """
 
     program: Program
@@ -35,6 +37,7 @@ class Task:
     part_done: Callable[[Job, MorselResult | BaseException], None]
     stopped: Callable[[], bool]
     deaths: int = 0
+    reading: Charge | None = None
 
     def records(self) -> list[Task]:
         """The same work, one record a task."""

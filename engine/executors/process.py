@@ -251,6 +251,7 @@ class _Link:
             refusal.__cause__ = error
             task.done(task.job, refusal)
             return
+        task.reading = task.job.memory.ledger.reading(morsel.length)
         self.outstanding.append(task)
         addresses: dict[str, BlockAddress] = {}
         mapped: list[tuple[int, int]] = []
@@ -285,6 +286,7 @@ class _Link:
                 self._replace(self.unread or (isinstance(error, ConnectionResetError) and len(self.outstanding) == 1))
             return
         task = self.outstanding.popleft()
+        task.reading = None
         if isinstance(result, UnsendableResultError) and self.executor.unsendable is not None:
             self.executor.unsendable(task)
             return
@@ -307,6 +309,8 @@ class _Link:
         """The worker died. What it had begun is tried again record by record, so that only the record that kills is lost;
         what it never saw (`unread`), or lost because the fork server was killed, is tried again as it is.
         """
+        for task in self.outstanding:
+            task.reading = None
         while len(self.outstanding) > 1:
             self.executor.submit(self.outstanding.pop())
         self.channel.close()

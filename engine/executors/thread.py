@@ -70,10 +70,11 @@ def _work(tasks: SimpleQueue[Task | None]) -> None:
             morsel = task.morsel
             rows = slice(morsel.offset, morsel.offset + morsel.length)
             blocks = {slot: block.array[rows] for slot, block in task.job.blocks.items()}
+            job = task.job
             result = run_morsel(
-                task.program, morsel, blocks, task.seed, task.epoch, task.job.inactive, task.stopped, task.job.guessed
+                task.program, morsel, blocks, task.seed, task.epoch, job.inactive, task.stopped, job.guessed, job.memory.ledger
             )
-            del blocks, morsel  # a worker that waits must not keep a batch's memory
+            del blocks, morsel, job  # a worker that waits must not keep a batch's memory
             task.done(task.job, result)
         except BaseException as error:
             task.done(task.job, error)
