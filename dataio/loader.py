@@ -3,236 +3,40 @@
 from __future__ import annotations
 
 import os
-import secrets
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any
 
-from .batches import Batch
 from .checkpoint import PlanIdentity, Position, make_state, read_state
-from .device import Sender, this_device, transport_to
 from .engine.actor import Mark
 from .engine.batch import FinishedBatch
-from .engine.calls import BatchTransform
 from .engine.errors import ClosedError, ForkedError
-from .engine.executors.base import Executor, Placement
-from .engine.explain import explain, function_name
-from .engine.ledger import Ledger, parse_bytes
+from .engine.executors.base import Executor
+from .engine.explain import explain
+from .engine.ledger import Ledger
 from .engine.physical import Program, compile_chain
 from .engine.plan import Batch as BatchNode
-from .engine.plan import (
-    BatchOps,
-    BucketBy,
-    Collate,
-    Filter,
-    GroupBy,
-    Limit,
-    MapBatches,
-    Pack,
-    Plan,
-    Scan,
-    Shape,
-    Slots,
-    walk,
-)
+from .engine.plan import Collate, Plan, Shape, Slots, record_count, walk
 from .engine.registry import process_setups
 from .engine.rewrite import Rewritten
 from .engine.rules import optimize
 from .engine.run import Experience, Graph, RunOptions
-from .engine.settings import default_executor, drain_timeout
+from .engine.settings import drain_timeout
 from .engine.stats import RunStats, op_stats
 from .engine.trace import Recorder
 from .engine.units import steps_of
-from .failures import FailureHandling, failure_handling, min_survivors
+from .failures import FailureHandling
 from .io.ranges import close_files, open_ranges
 from .io.resolve import read_source
-from .outputs import find_adapter, on_device
-from .sharding import agreement_for, as_shard, as_share, check_shardable
 
 if TYPE_CHECKING:
     from .aio import AsyncLoaderIterator
-    from .pipelines import BoundPipeline
     from .report import Report
     from .torch_glue import LoaderDataset
-
-def make_loader(
-    bound: BoundPipeline,
-    output: Any,
-    *,
-    concurrency: Any,
-    pin_memory: Any,
-    ragged: Any,
-    on_failure: Any,
-    order: Any,
-    seed: Any,
-    emit_empty_batches: Any,
-    log_errors: Any,
-    max_failures: Any,
-    quarantine: Any,
-    max_bytes: Any,
-    device: Any,
-    context: Any,
-    workers: Any,
-    worker_niceness: Any,
-    worker_cpus: Any,
-    shard: Any,
-    steps: Any,
-) -> DataLoader:
-    """Check the run options and make the loader; see `BoundPipeline.run`."""
-    name, adapter = find_adapter(output)
-    if device is not None and not isinstance(device, str):
-        raise TypeError(f"device must be a str, got {device!r}")
-    _check_pinning(pin_memory)
-    _choice("ragged", ragged, "list", "error", "skip")
-    sender = _sender(device, pin_memory, ragged) if name == "torch" else None
-    if device is not None and sender is None:
-        adapter = on_device(name, adapter, device)
-    if context is not None and not callable(context):
-        raise TypeError(f"context must be callable, got {context!r}")
-    _check_batch_maps(bound.pipeline.map_batches)
-    spec = as_shard(shard)
-    share = as_share(spec, steps)
-    failures = failure_handling(log_errors, max_failures, quarantine, share)
-    plan = bound.plan(whole_records=context is not None or failures.path is not None)
-    check_shardable(share, next(n for n in walk(plan) if isinstance(n, Shape)))
-    options = RunOptions(
-        concurrency=_concurrency(concurrency),
-        min_survivors=min_survivors(on_failure),
-        order=cast(Literal["submit", "completion"], _choice("order", order or "submit", "submit", "completion")),
-        seed=_seed(seed),
-        context=context,
-        share=share,
-        agreement=agreement_for(share, _record_count(plan) is not None),
-        ahead=0 if sender is None else 1,
-        originals=failures.path is not None,
-    )
-    placement = _placement(worker_niceness, worker_cpus)
-    kind, reason = _workers(workers, placement)
-    return DataLoader(
-        plan,
-        options,
-        executor=lambda program: _make_executor(kind, program, reason, placement),
-        wrap=lambda finished: Batch(finished, name, adapter, ragged, sender.send(finished) if sender else {}),
-        emit_empty=bool(emit_empty_batches),
-        failures=failures,
-        pins=sender is not None and sender.pin,
-        max_bytes=None if max_bytes is None else parse_bytes("max_bytes", max_bytes),
-    )
-
-
-def _check_batch_maps(maps: tuple[Any, ...]) -> None:
-    """Batch transforms work on the engine's buffers, so they come before Python maps, which may return anything."""
-    python: Any = None
-    for function in maps:
-        if not isinstance(function, BatchTransform):
-            python = function
-        elif python is not None:
-            raise NotImplementedError(
-                f"the batch transform {function} stands after the Python map {function_name(python)}; put it before"
-            )
-
-
-def _choice(name: str, value: Any, *choices: str) -> str:
-    if value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
-    return cast(str, value)
-
-
-def _check_pinning(value: Any) -> None:
-    if value == "auto" or value is False:
-        return
-    if value is not True:
-        raise ValueError(f'pin_memory must be a bool or "auto", got {value!r}')
-    try:
-        import torch
-
-        usable = torch.cuda.is_available()
-    except ImportError:
-        usable = False
-    if not usable:
-        raise RuntimeError("pin_memory=True needs a usable CUDA runtime; none was found")
-
-
-def _sender(device: str | None, pin_memory: bool | str, ragged: str) -> Sender | None:
-    """What copies torch tensors elsewhere ahead of the consumer; None where they stay in the batch buffers."""
-    target = "cpu" if device is None else this_device(device)
-    pin = pin_memory is True or (pin_memory == "auto" and target.startswith("cuda"))
-    if device is None and not pin:
-        return None
-    return Sender(lambda: transport_to(target), pin=pin, ragged=ragged == "list")
-
-
-def _concurrency(value: Any) -> int | None:
-    if isinstance(value, str):
-        if value != "auto":
-            raise ValueError(f'concurrency must be an integer or "auto", got {value!r}')
-        return None
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f'concurrency must be an integer or "auto", got {value!r}')
-    if value < 1:
-        raise ValueError(f"concurrency must be at least 1, got {value}")
-    return value
-
-
-def _seed(value: Any) -> int:
-    if value is None:
-        return secrets.randbits(63)
-    if isinstance(value, bool):
-        raise TypeError("seed must be an integer, got a bool")
-    value = int(value)
-    if not 0 <= value < 1 << 64:
-        raise ValueError(f"seed must be in [0, 2**64), got {value}")
-    return cast(int, value)
-
-
-def _workers(value: Any, placement: Placement) -> tuple[str, str]:
-    """(kind of executor, why): what was asked for, else what the options or the environment ask for."""
-    kind = _choice("workers", value or "auto", "auto", "thread", "process")
-    placed = placement != Placement()
-    if kind == "thread" and placed:
-        raise ValueError(
-            "worker_niceness and worker_cpus are for worker processes; threads share those of the trainer: "
-            'run with workers="process"'
-        )
-    if kind != "auto":
-        return kind, f"workers={kind!r}"
-    if placed:
-        return "process", "worker_niceness or worker_cpus is set"
-    kind = default_executor()
-    return kind, f"DATAIO_EXECUTOR={kind}"
-
-
-def _placement(niceness: Any, cpus: Any) -> Placement:
-    if niceness is None:
-        niceness = 0
-    elif isinstance(niceness, bool) or not isinstance(niceness, int):
-        raise TypeError(f"worker_niceness must be an integer, got {niceness!r}")
-    elif not 0 <= niceness <= 19:
-        raise ValueError(f"worker_niceness must be in 0 to 19, got {niceness}")
-    if cpus is None:
-        return Placement(niceness)
-    if isinstance(cpus, str) or not isinstance(cpus, Iterable):
-        raise TypeError(f"worker_cpus must be core numbers, got {cpus!r}")
-    chosen = list(cpus)
-    if any(isinstance(cpu, bool) or not isinstance(cpu, int) for cpu in chosen):
-        raise TypeError(f"worker_cpus must be core numbers, got {chosen!r}")
-    if not hasattr(os, "sched_getaffinity"):
-        raise ValueError("worker_cpus: this platform cannot keep a process to some cores")
-    usable = os.sched_getaffinity(0)
-    if not chosen or not usable.issuperset(chosen):
-        raise ValueError(f"worker_cpus must be some of the cores {sorted(usable)}, got {chosen}")
-    return Placement(niceness, tuple(sorted(set(chosen))))
-
-
-def _make_executor(kind: str, program: Program, reason: str, placement: Placement) -> Executor:
-    from .engine.executors.auto import make_executor
-
-    return make_executor(kind, program, reason, placement)
-
 
 class DataLoader:
     """Iterates a bound pipeline, epoch after epoch. Made by `run`; a context manager.
@@ -346,7 +150,7 @@ class DataLoader:
             TypeError: the length is not known before iterating.
         """
         shape = next(n for n in walk(self._logical) if isinstance(n, Shape))
-        records = _record_count(self._logical)
+        records = record_count(self._logical)
         if records is None or not isinstance(shape, (BatchNode, Collate)):
             raise TypeError("the length of this loader is not known before it is iterated")
         if isinstance(shape, Collate):
@@ -531,7 +335,7 @@ class DataLoader:
     def _records_of_pass(self) -> tuple[int | None, int]:
         """Records of a pass over this rank's share, None when that is not known, and of one batch, then 0."""
         shape = next(n for n in walk(self._logical) if isinstance(n, Shape))
-        if not isinstance(shape, BatchNode) or (records := _record_count(self._logical)) is None:
+        if not isinstance(shape, BatchNode) or (records := record_count(self._logical)) is None:
             return None, 0
         share, whole = self._options.share, len(self) * shape.size
         if share.steps in ("pad", "drop"):
@@ -703,23 +507,3 @@ class LoaderIterator:
         hook = self._loader._hook
         if hook is not None and (finished.length or self._loader._emit_empty):
             hook({"batch_id": finished.number, "n_samples": finished.length, "n_errors": finished.failed})
-
-
-def _record_count(plan: Plan) -> int | None:
-    """Records per epoch, when no stage makes it unknowable."""
-    count: int | None = None
-    for node in reversed(list(walk(plan))):
-        match node:
-            case Scan():
-                count = node.source.length() if node.predicate is None else None
-                if count is not None and node.sliced:
-                    count = max(0, count - node.offset)
-                    count = count if node.limit is None else min(count, node.limit)
-            case Filter() | GroupBy() | BucketBy() | Pack():
-                count = None
-            case Limit() if count is not None:
-                count = max(0, count - node.offset)
-                count = count if node.count is None else min(count, node.count)
-            case BatchOps() | MapBatches():
-                pass
-    return count

@@ -346,7 +346,7 @@ class BoundPipeline:
         Raises:
             ValueError, TypeError: an option out of range or of the wrong kind, an unusable source, no shape stage.
         """
-        from .loader import make_loader
+        from .run_options import make_loader
 
         given = {
             "concurrency": (concurrency, "auto"),

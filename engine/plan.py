@@ -258,3 +258,23 @@ def needs_records(plan: Plan) -> bool:
         if isinstance(node, Slots) and node.whole_records:
             return True
     return False
+
+
+def record_count(plan: Plan) -> int | None:
+    """Records per epoch, when no stage makes it unknowable."""
+    count: int | None = None
+    for node in reversed(list(walk(plan))):
+        match node:
+            case Scan():
+                count = node.source.length() if node.predicate is None else None
+                if count is not None and node.sliced:
+                    count = max(0, count - node.offset)
+                    count = count if node.limit is None else min(count, node.limit)
+            case Filter() | GroupBy() | BucketBy() | Pack():
+                count = None
+            case Limit() if count is not None:
+                count = max(0, count - node.offset)
+                count = count if node.count is None else min(count, node.count)
+            case BatchOps() | MapBatches():
+                pass
+    return count

@@ -634,7 +634,7 @@ def _open_scan(scan: Scan, pass_: Pass, state: Any) -> Stream:
     return SliceStream(stream, scan.limit, scan.offset) if scan.sliced else stream
 
 
-def rows_below(plan: Plan, pass_: Pass = Pass()) -> Iterator[Any]:  # noqa: B008
+def rows_below(plan: Plan, pass_: Pass = Pass()) -> Iterator[Any]:
     """The records of a plan without slots, one by one."""
     stream = open_stream(plan, pass_)
     columnar = isinstance(stream, ColumnStream)

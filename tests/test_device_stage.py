@@ -196,7 +196,7 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
         assert device == "cuda:0"
         return found
 
-    monkeypatch.setattr("dataio.loader.transport_to", make)
+    monkeypatch.setattr("dataio.run_options.transport_to", make)
     return found
 
 
