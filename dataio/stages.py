@@ -448,7 +448,7 @@ def pack(
         ("overflow", overflow, ("error", "truncate", "split")),
     ):
         if value not in known:
-            raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}, got {value!r}")
+            raise ValueError(f"{name} must be one of {', '.join(repr(k) for k in known)}, got {value!r}")
     if isinstance(pad_value, bool) or not hasattr(pad_value, "__index__"):
         raise TypeError(f"pad_value must be an integer, got {pad_value!r}")
     return PackStage(

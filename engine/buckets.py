@@ -81,7 +81,7 @@ class BucketCutter(RunCutter):
         if self._sizes is None:
             return self.node.sizes  # type: ignore[return-value]
         try:
-            return self._sizes[bucket]
+            return int(self._sizes[bucket])
         except KeyError:
             known = ", ".join(map(repr, self._sizes))
             raise PlanError(f"bucket_by: no size is given for bucket {bucket!r}; there are sizes for {known}") from None

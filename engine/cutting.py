@@ -32,7 +32,8 @@ def open_cutter(
         raise InternalError(f"a shape stage stands on slots, not on {type(slots).__name__}")
     if share.of > 1 and isinstance(shape, (GroupBy, Collate)):
         raise PlanError("shard= needs batch(), bucket_by() or pack(): groups of group_by and collate have no common size")
-    below, maps = slots.input, []
+    below: Plan = slots.input
+    maps: Sequence[Callable[[Any], Any]] = ()
     if isinstance(shape, Collate):  # its maps are for the inner records
         below, maps = _without_maps(below)
     stream = open_stream(below, pass_, None if state is None else state["source"], originals=originals)

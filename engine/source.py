@@ -32,6 +32,9 @@ class Pass:
     seed: int = 0
 
 
+FIRST_PASS = Pass()
+
+
 class Source(ABC):
     """Something that can be read once per epoch. Compared by identity."""
 
@@ -58,7 +61,7 @@ class RowSource(Source):
     def stream(self, pass_: Pass, state: Any = None) -> Stream:
         """The records of one pass: all of them, or those after `state`, which an earlier stream of this pass gave."""
 
-    def rows(self, pass_: Pass = Pass()) -> Iterator[Any]:
+    def rows(self, pass_: Pass = FIRST_PASS) -> Iterator[Any]:
         """The records of one pass, one by one."""
         return self.stream(pass_).records()
 
@@ -108,7 +111,7 @@ class ColumnarSource(Source):
         predicate: Cond | None,
         limit: int | None,
         offset: int = 0,
-        pass_: Pass = Pass(),
+        pass_: Pass = FIRST_PASS,
     ) -> Iterator[pa.RecordBatch]:
         """A fresh iterator over one epoch: rows that satisfy `predicate`, then `offset` skipped and `limit` kept,
         with only `columns` (None: all) and in that order. Row order is the source's."""

@@ -22,7 +22,7 @@ from .explain import function_name
 from .expr import Cond, field_getter
 from .morsel import column_values
 from .plan import Filter, Limit, MapRecords, Plan, Scan, Select
-from .source import ColumnarSource, IndexedSource, Pass, RowSource, Source
+from .source import FIRST_PASS, ColumnarSource, IndexedSource, Pass, RowSource, Source
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -90,7 +90,7 @@ class Stream(ABC):
         """Records that have been read and not given yet."""
         return 0
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - most streams hold nothing
         """Give back what the stream holds."""
 
     def records(self, ahead: int = 1) -> Iterator[Any]:
@@ -634,7 +634,7 @@ def _open_scan(scan: Scan, pass_: Pass, state: Any) -> Stream:
     return SliceStream(stream, scan.limit, scan.offset) if scan.sliced else stream
 
 
-def rows_below(plan: Plan, pass_: Pass = Pass()) -> Iterator[Any]:
+def rows_below(plan: Plan, pass_: Pass = FIRST_PASS) -> Iterator[Any]:
     """The records of a plan without slots, one by one."""
     stream = open_stream(plan, pass_)
     columnar = isinstance(stream, ColumnStream)

@@ -17,8 +17,8 @@ import pytest
 
 import dataio
 from dataio import cond
-from dataio.engine import streams as engine_streams
 from dataio.engine import registry
+from dataio.engine import streams as engine_streams
 from dataio.engine.errors import MissingFieldError, SchemaError
 from dataio.engine.plan import Scan, walk
 from dataio.engine.registry import register_op, specs

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 import dataio
 from dataio import cond
-from dataio.engine import streams as engine_streams
 from dataio.engine import rules
+from dataio.engine import streams as engine_streams
 from dataio.engine.errors import InternalError
 from dataio.engine.expr import All
 from dataio.engine.plan import (
