@@ -6,9 +6,10 @@ never waited for; it is a bug, and says so.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from enum import Enum
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
 from .errors import InternalError
@@ -44,6 +45,12 @@ class Mailbox:
 
     def get(self) -> Any:
         return self._queue.get()
+
+    def clear(self) -> None:
+        """Drop what is in it."""
+        with contextlib.suppress(Empty):
+            while True:
+                self._queue.get_nowait()
 
     def __len__(self) -> int:
         return self._queue.qsize()

@@ -30,7 +30,7 @@ from .units import Unit
 logger = logging.getLogger("dataio.memory")
 
 FETCHED, SOURCE, BATCHES, DELIVERED = ACCOUNTS = ("fetched", "source", "batches", "delivered")
-_UNITS = {"": 1, **{p + s: b ** (i + 1) for i, p in enumerate("kmgt") for s, b in (("b", 1000), ("ib", 1024))}, "b": 1}
+_UNITS = {"": 1, **{p + s: b ** (i + 1) for i, p in enumerate("kmgt") for s, b in (("", 1000), ("b", 1000), ("ib", 1024))}, "b": 1}
 _SAMPLE = 4
 """Records of a batch that are looked at to estimate what all of them carry."""
 
@@ -212,6 +212,7 @@ class Ledger:
             entry, nbytes = self._left.popleft()
             entry.add(-nbytes)
             self._total.now -= nbytes
+            del entry  # a batch that nothing else holds takes out the rest of its bytes now
 
     def read(self, nbytes: int) -> Charge:
         """Bytes that were read and wait to be decoded."""

@@ -6,13 +6,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from queue import Empty
 from typing import Any, Literal
 
 import numpy as np
@@ -369,9 +367,8 @@ class Graph:
             if isinstance(actor, ShapeActor) and not actor.thread.is_alive():
                 actor.jobs.clear()
                 actor.finished_batches.clear()
-        with contextlib.suppress(Empty):
-            while True:
-                self.delivery._queue.get_nowait()
+                self.shape_mailbox.clear()
+        self.delivery.clear()
         self.delivery.put(Mark.END)  # for a consumer that waits on another thread
         if self._snapshots is not None:
             self._snapshots.join()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from queue import Empty
 from typing import TYPE_CHECKING, Any
 
 from ..actor import Actor, Credits, Mailbox
@@ -29,6 +27,4 @@ class DeviceActor(Actor):
         self.graph.delivery.put(message)
 
     def finished(self) -> None:
-        with contextlib.suppress(Empty):  # batches that nobody takes any more must not keep their buffers
-            while True:
-                self.mailbox._queue.get_nowait()
+        self.mailbox.clear()  # batches that nobody takes any more must not keep their buffers

@@ -61,6 +61,7 @@ def _work(tasks: SimpleQueue[Task | None]) -> None:
     prepared: set[object] = set()
     while (task := tasks.get()) is not None:
         if task.stopped():
+            del task  # as below: it holds its batch
             continue
         try:
             for setup in task.program.setups:
