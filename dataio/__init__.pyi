@@ -34,12 +34,14 @@ from .query import scan as scan
 from .settings import env_vars as env_vars
 from .sharding import ShardSpec as ShardSpec
 from .sources import RecordSource as RecordSource
+from .sources import concat as concat
 from .sources import files as files
 from .sources import from_callable as from_callable
 from .sources import from_iterable as from_iterable
 from .sources import from_iterator as from_iterator
 from .sources import from_sampler as from_sampler
 from .sources import manifest as manifest
+from .sources import mix as mix
 from .sources import records as records
 from .stages import BatchStage as BatchStage
 from .stages import BucketByStage as BucketByStage

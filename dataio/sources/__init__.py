@@ -7,6 +7,7 @@ engine's `Source`.
 from __future__ import annotations
 
 from .binding import as_source
+from .combine import concat, mix
 from .files import files, manifest
 from .python import from_callable, from_iterable, from_iterator
 from .records import RecordSource, records
@@ -15,11 +16,13 @@ from .sampler import from_sampler
 __all__ = [
     "RecordSource",
     "as_source",
+    "concat",
     "files",
     "from_callable",
     "from_iterable",
     "from_iterator",
     "from_sampler",
     "manifest",
+    "mix",
     "records",
 ]

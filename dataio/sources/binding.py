@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
-from dataio.engine.source import IndexedSource, IterableSource, Pass, Source
+from dataio.engine.source import Source
 
-from .records import RecordSource, length_of, reiterable
+from .records import RecordSource
+from .rows import ArrayRows, FactoryRows, FrameRows, rows_of
 
 
 def as_source(obj: Any) -> Source:
@@ -25,7 +26,7 @@ def as_source(obj: Any) -> Source:
     if isinstance(obj, Source):
         return obj
     if isinstance(obj, RecordSource):
-        return obj.columnar() or RecordRows(obj)
+        return obj.source
     if (found := _columnar(obj)) is not None:
         return found
     if isinstance(obj, np.ndarray):
@@ -37,120 +38,7 @@ def as_source(obj: Any) -> Source:
                 "pass lambda: obj() or lambda: iter(obj)"
             )
         return FactoryRows(obj)
-    if type(obj) in (list, tuple, range):
-        return SequenceRows(obj)
-    return IterableRows(reiterable(obj, "bind"))
-
-
-class RecordRows(IterableSource):
-    """A `RecordSource`."""
-
-    def __init__(self, source: RecordSource) -> None:
-        self._source = source
-
-    def describe(self) -> str:
-        facts = ", ".join(f"{name}={value}" for name, value in self._source.describe().items())
-        return f"record source: {facts}"
-
-    def length(self) -> int | None:
-        return length_of(self._source)
-
-    def iterate(self, pass_: Pass) -> Iterator[Any]:
-        return iter(self._source)
-
-
-class IterableRows(IterableSource):
-    """A list, set, mapping (its keys) or any other re-iterable."""
-
-    def __init__(self, records: Iterable[Any], title: str | None = None) -> None:
-        self._records, self._title = records, title or type(records).__name__
-
-    def describe(self) -> str:
-        length = self.length()
-        return f"{self._title}: {'?' if length is None else length} records"
-
-    def length(self) -> int | None:
-        return length_of(self._records)
-
-    def iterate(self, pass_: Pass) -> Iterator[Any]:
-        return iter(self._records)
-
-
-class SequenceRows(IndexedSource):
-    """A list or tuple of records."""
-
-    def __init__(self, records: Sequence[Any]) -> None:
-        self._records = records
-
-    def describe(self) -> str:
-        return f"{type(self._records).__name__}: {len(self._records)} records"
-
-    def length(self) -> int:
-        return len(self._records)
-
-    def at(self, positions: Sequence[int], pass_: Pass) -> list[Any]:
-        if isinstance(positions, range) and positions.step > 0:
-            return list(self._records[positions.start : positions.stop : positions.step])
-        return [self._records[i] for i in positions]
-
-
-class ArrayRows(IndexedSource):
-    """A NumPy array: one record per index of the first axis, a view whose raw bytes are the slot's."""
-
-    def __init__(self, array: np.ndarray) -> None:
-        if array.ndim == 0:
-            raise TypeError(
-                "bind takes an array with at least one axis, one record per index of the first; got a scalar"
-            )
-        self._array = array
-
-    def describe(self) -> str:
-        return f"numpy array: {self._array.dtype}{list(self._array.shape)}"
-
-    def length(self) -> int:
-        return len(self._array)
-
-    def at(self, positions: Sequence[int], pass_: Pass) -> list[Any]:
-        if self._array.dtype.kind in "OUS":  # paths and other Python values
-            return [self._array[index] for index in positions]
-        return [self._array[index, ...] for index in positions]
-
-
-class FactoryRows(IterableSource):
-    """A function without arguments that returns the records of one epoch."""
-
-    def __init__(self, factory: Callable[[], Any]) -> None:
-        self._factory = factory
-
-    def describe(self) -> str:
-        return f"factory {getattr(self._factory, '__qualname__', type(self._factory).__name__)}"
-
-    def length(self) -> None:
-        return None
-
-    def iterate(self, pass_: Pass) -> Iterator[Any]:
-        made = self._factory()
-        if isinstance(made, (str, bytes)) or not isinstance(made, Iterable):
-            raise TypeError(
-                f"{self.describe()} must return an iterable of records, got {type(made).__name__}"
-            )
-        return iter(made)
-
-
-class FrameRows(IterableSource):
-    """A frame with Python objects in it, which Arrow cannot hold: rows as dicts by column name."""
-
-    def __init__(self, frame: Any, rows: Callable[[], Iterator[dict[str, Any]]]) -> None:
-        self._frame, self._rows = frame, rows
-
-    def describe(self) -> str:
-        return f"{type(self._frame).__name__} with Python objects: {len(self._frame)} rows"
-
-    def length(self) -> int:
-        return len(self._frame)
-
-    def iterate(self, pass_: Pass) -> Iterator[Any]:
-        return self._rows()
+    return rows_of(obj, "bind")
 
 
 def _columnar(obj: Any) -> Source | None:
@@ -197,7 +85,7 @@ def _of_datasets(obj: Any) -> Source | None:
     if not isinstance(obj, hub.Dataset):
         return None
     if obj.format["type"] == "custom":  # a transform of the user's makes the rows
-        return IterableRows(obj, "datasets.Dataset with a transform")
+        return rows_of(obj, "bind", "datasets.Dataset with a transform")
     from .columnar import HubDatasetSource
 
     return HubDatasetSource(obj)

@@ -6,9 +6,10 @@ This module needs pyarrow and is imported when something columnar is bound.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
 from dataio.engine.errors import SourceError
@@ -23,7 +24,8 @@ from dataio.engine.relational import (
     needed,
     pruning,
 )
-from dataio.engine.source import ColumnarSource, Pass
+from dataio.engine.shuffle import Recent, grouped, is_large
+from dataio.engine.source import FIRST_PASS, ColumnarSource, Pass
 
 if TYPE_CHECKING:
     import polars as pl
@@ -35,11 +37,11 @@ class ArrowSource(ColumnarSource):
 
     @abstractmethod
     def read(
-        self, columns: list[str] | None, predicate: Cond | None, rows: int | None
+        self, columns: list[str] | None, predicate: Cond | None, rows: int | None, offset: int
     ) -> Iterator[pa.RecordBatch]:
-        """One epoch of at least `columns`.
+        """One epoch of at least `columns`, without the first `offset` rows.
 
-        Rows that fail `predicate` may be left out, and everything after the first `rows` rows.
+        Rows that fail `predicate` may be left out, and everything after the first `rows` rows, offset included.
         """
 
     def record_batches(
@@ -49,12 +51,13 @@ class ArrowSource(ColumnarSource):
         predicate: Cond | None,
         limit: int | None,
         offset: int = 0,
-        pass_: Pass = Pass(),  # noqa: B008
+        pass_: Pass = FIRST_PASS,
     ) -> Iterator[pa.RecordBatch]:
         check_columns(self.schema().names, columns, predicate)
         rows = offset + limit if limit is not None and predicate is None else None
-        batches = self.read(needed(columns, predicate), predicate, rows)
-        return batch_query(batches, columns, predicate, offset, limit)
+        skipped = 0 if predicate is not None else offset
+        batches = self.read(needed(columns, predicate), predicate, rows, skipped)
+        return batch_query(batches, columns, predicate, offset - skipped, limit)
 
 
 class TableSource(ArrowSource):
@@ -73,10 +76,24 @@ class TableSource(ArrowSource):
         return self._table.schema
 
     def read(
-        self, columns: list[str] | None, predicate: Cond | None, rows: int | None
+        self, columns: list[str] | None, predicate: Cond | None, rows: int | None, offset: int
     ) -> Iterator[pa.RecordBatch]:
         table = self._table if columns is None else self._table.select(columns)
-        yield from table.slice(0, rows).to_batches(max_chunksize=BATCH_ROWS)
+        length = None if rows is None else max(0, rows - offset)
+        yield from table.slice(offset, length).to_batches(max_chunksize=BATCH_ROWS)
+
+    def take(self, rows: Sequence[int], columns: tuple[str, ...] | None) -> pa.RecordBatch:
+        return taken(self._table if columns is None else self._table.select(columns), rows)
+
+
+def taken(table: pa.Table, rows: Sequence[int]) -> pa.RecordBatch:
+    """Rows of a table by number, in one batch; neighbouring rows are not copied where they lie in one chunk."""
+    if isinstance(rows, range) and rows.step == 1:
+        found = table.slice(rows.start, len(rows))
+    else:
+        found = table.take(pa.array(rows, pa.int64()))
+    batches = found.combine_chunks().to_batches()
+    return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)
 
 
 class StreamSource(ArrowSource):
@@ -96,7 +113,7 @@ class StreamSource(ArrowSource):
         return self._schema
 
     def read(
-        self, columns: list[str] | None, predicate: Cond | None, rows: int | None
+        self, columns: list[str] | None, predicate: Cond | None, rows: int | None, offset: int
     ) -> Iterator[pa.RecordBatch]:
         reader, self._reader = self._reader, None
         if reader is None:
@@ -104,7 +121,7 @@ class StreamSource(ArrowSource):
                 f"this {self._title} was read in an earlier epoch and cannot start again; "
                 "bind a table (reader.read_all()), a data set, or a factory: bind(lambda: open_reader())"
             )
-        yield from reader
+        yield from batch_query(reader, offset=offset)
 
 
 class ExporterSource(ArrowSource):
@@ -124,7 +141,7 @@ class ExporterSource(ArrowSource):
         return self._schema
 
     def read(
-        self, columns: list[str] | None, predicate: Cond | None, rows: int | None
+        self, columns: list[str] | None, predicate: Cond | None, rows: int | None, offset: int
     ) -> Iterator[pa.RecordBatch]:
         reader, self._first = self._first, None
         if reader is None:
@@ -135,7 +152,7 @@ class ExporterSource(ArrowSource):
                     f"{type(self._exporter).__name__} gave no second Arrow stream: it can be read in one epoch only; "
                     "bind a table or a factory instead"
                 ) from error
-        yield from reader
+        yield from batch_query(reader, offset=offset)
 
 
 class DatasetSource(ArrowSource):
@@ -146,35 +163,138 @@ class DatasetSource(ArrowSource):
 
     def __init__(self, dataset: pds.Dataset, title: str = "arrow dataset") -> None:
         self._dataset, self._title = dataset, title
-        self._rows: int | None = None
+        self._groups: RowGroups | None = None
+        self._length: int | None = None
 
     def describe(self) -> str:
         return f"{self._title}: {_shape(None, self.schema())}"
 
     def length(self) -> int | None:
         """Known from the files' footers for Parquet; other formats would have to be read."""
-        if (
-            self._rows is None
-            and getattr(getattr(self._dataset, "format", None), "default_extname", "") == "parquet"
-        ):
-            self._rows = int(self._dataset.count_rows())
-        return self._rows
+        if self._length is None and self._is_parquet():
+            self._length = int(self._dataset.count_rows())
+        return self._length
+
+    def groups(self) -> RowGroups | None:
+        """Where the rows of a Parquet data set lie; None when they are not rows of files one to one."""
+        if self._groups is None and self._is_parquet():
+            try:
+                self._groups = RowGroups(self._dataset)
+            except ValueError:  # a data set that was filtered
+                return None
+        return self._groups
+
+    def _is_parquet(self) -> bool:
+        return getattr(getattr(self._dataset, "format", None), "default_extname", "") == "parquet"
 
     def schema(self) -> pa.Schema:
         return self._dataset.schema
 
     def read(
-        self, columns: list[str] | None, predicate: Cond | None, rows: int | None
+        self, columns: list[str] | None, predicate: Cond | None, rows: int | None, offset: int
     ) -> Iterator[pa.RecordBatch]:
         read = self.schema() if columns is None else [self.schema().field(name) for name in columns]
-        scanner = self._dataset.scanner(
+        dataset, groups = self._dataset, self.groups() if offset else None
+        if groups is not None:
+            dataset, offset = groups.after(offset)
+        scanner = dataset.scanner(
             columns=columns,
             filter=pruning(predicate, self.schema()),
-            batch_size=self._LARGE_ROWS if any(_is_large(field.type) for field in read) else self._SMALL_ROWS,
+            batch_size=self._LARGE_ROWS if any(is_large(field.type) for field in read) else self._SMALL_ROWS,
             batch_readahead=self._READAHEAD,
             fragment_readahead=1,
         )
-        yield from scanner.to_batches()
+        yield from batch_query(scanner.to_batches(), offset=offset)
+
+    def take(self, rows: Sequence[int], columns: tuple[str, ...] | None) -> pa.RecordBatch | None:
+        """Rows of a Parquet data set; the row groups that they lie in are read whole, and the last few of them kept."""
+        groups = self.groups()
+        return None if groups is None else groups.take(rows, columns)
+
+
+class RowGroups:
+    """The row groups of a Parquet data set, by the numbers of their rows; only footers are read to know them."""
+
+    _KEPT = 8  # row groups in memory: those of a window of shuffled blocks
+
+    def __init__(self, dataset: pds.Dataset) -> None:
+        self._dataset = dataset
+        self._groups = [
+            group for fragment in dataset.get_fragments() for group in fragment.split_by_row_group()
+        ]
+        rows = [group.row_groups[0].num_rows for group in self._groups]
+        self._starts = np.cumsum([0, *rows])
+        self._read: Recent[pa.Table] = Recent(self._KEPT)
+
+    def after(self, offset: int) -> tuple[pds.Dataset, int]:
+        """The data set from the row group on that holds row `offset`, and the rows of that to skip."""
+        import pyarrow.dataset as pds
+
+        first = int(np.searchsorted(self._starts, offset, side="right")) - 1
+        rest = pds.FileSystemDataset(
+            self._groups[first:], self._dataset.schema, self._dataset.format, self._dataset.filesystem
+        )
+        return rest, offset - int(self._starts[first])
+
+    def take(self, rows: Sequence[int], columns: tuple[str, ...] | None) -> pa.RecordBatch:
+        """Rows by number."""
+        names = self._dataset.schema.names if columns is None else list(columns)
+        numbers = np.asarray(rows, np.int64)
+        owners = np.searchsorted(self._starts, numbers, side="right") - 1
+        parts, places = [], [np.empty(0, np.int64)]
+        for owner, at in grouped(owners):
+            parts.append(taken(self._group(owner, tuple(names)), (numbers[at] - self._starts[owner]).tolist()))
+            places.append(at)
+        schema = pa.schema([self._dataset.schema.field(name) for name in names])
+        found = pa.Table.from_batches(parts, schema)
+        return taken(found, np.argsort(np.concatenate(places), kind="stable").tolist())
+
+    def _group(self, number: int, columns: tuple[str, ...]) -> pa.Table:
+        return self._read.get(
+            (number, columns),
+            lambda: self._groups[number].to_table(schema=self._dataset.schema, columns=list(columns)),
+        )
+
+
+class LoadedSource(ColumnarSource):
+    """A columnar source of known length that is read into memory once, as far as its columns are asked for."""
+
+    def __init__(self, below: DatasetSource) -> None:
+        self.below = below
+        self._read: Recent[TableSource] = Recent(1)
+
+    def describe(self) -> str:
+        return self.below.describe()
+
+    def length(self) -> int | None:
+        return self.below.length()
+
+    def schema(self) -> pa.Schema:
+        return self.below.schema()
+
+    def record_batches(
+        self,
+        *,
+        columns: tuple[str, ...] | None,
+        predicate: Cond | None,
+        limit: int | None,
+        offset: int = 0,
+        pass_: Pass = FIRST_PASS,
+    ) -> Iterator[pa.RecordBatch]:
+        return self.below.record_batches(columns=columns, predicate=predicate, limit=limit, offset=offset)
+
+    def take(self, rows: Sequence[int], columns: tuple[str, ...] | None) -> pa.RecordBatch:
+        if not rows:  # only whether it can be done is asked
+            return pa.RecordBatch.from_pylist([], schema=pa.schema([]))
+        return self._read.get(columns, lambda: self._load(columns)).take(rows, columns)
+
+    def _load(self, columns: tuple[str, ...] | None) -> TableSource:
+        names = self.schema().names if columns is None else columns
+        schema = pa.schema([self.schema().field(name) for name in names])
+        batches = self.below.record_batches(columns=columns, predicate=None, limit=None)
+        return TableSource(pa.Table.from_batches(batches, schema).combine_chunks())
+
+
 
 
 class HubDatasetSource(ArrowSource):
@@ -200,15 +320,23 @@ class HubDatasetSource(ArrowSource):
         return pa.schema([schema.field(name) for name in names])
 
     def read(
-        self, columns: list[str] | None, predicate: Cond | None, rows: int | None
+        self, columns: list[str] | None, predicate: Cond | None, rows: int | None, offset: int
     ) -> Iterator[pa.RecordBatch]:
         dataset = self._dataset
         if columns is not None:
             dataset = dataset.with_format("arrow", columns=columns)
-        if rows is not None:
-            dataset = dataset.select(range(min(rows, len(dataset))))
+        if rows is not None or offset:
+            stop = len(dataset) if rows is None else min(rows, len(dataset))
+            if offset >= stop:  # `select` wants numbers of rows that exist
+                return
+            dataset = dataset.select(range(offset, stop))
         for table in dataset.iter(batch_size=self._BATCH_ROWS):
             yield from table.replace_schema_metadata(None).to_batches()
+
+    def take(self, rows: Sequence[int], columns: tuple[str, ...] | None) -> pa.RecordBatch:
+        dataset = self._dataset if columns is None else self._dataset.with_format("arrow", columns=list(columns))
+        table = dataset[rows if isinstance(rows, range) else list(rows)]
+        return taken(table.replace_schema_metadata(None), range(len(rows)))
 
 
 class PandasSource(ArrowSource):
@@ -227,15 +355,21 @@ class PandasSource(ArrowSource):
         return self._schema
 
     def read(
-        self, columns: list[str] | None, predicate: Cond | None, rows: int | None
+        self, columns: list[str] | None, predicate: Cond | None, rows: int | None, offset: int
     ) -> Iterator[pa.RecordBatch]:
         names = self._schema.names if columns is None else columns
         schema = pa.schema([self._schema.field(name) for name in names])
         frame = self._frame[names]
         stop = self.length() if rows is None else min(rows, self.length())
-        for start in range(0, stop, BATCH_ROWS):
+        for start in range(offset, stop, BATCH_ROWS):
             part = frame.iloc[start : min(start + BATCH_ROWS, stop)]
             yield pa.RecordBatch.from_pandas(part, schema=schema, preserve_index=False, nthreads=1)
+
+    def take(self, rows: Sequence[int], columns: tuple[str, ...] | None) -> pa.RecordBatch:
+        names = self._schema.names if columns is None else list(columns)
+        schema = pa.schema([self._schema.field(name) for name in names])
+        part = self._frame[names].iloc[list(rows)]
+        return pa.RecordBatch.from_pandas(part, schema=schema, preserve_index=False, nthreads=1)
 
 
 class FrameSource(ColumnarSource):
@@ -260,13 +394,19 @@ class FrameSource(ColumnarSource):
         predicate: Cond | None,
         limit: int | None,
         offset: int = 0,
-        pass_: Pass = Pass(),  # noqa: B008
+        pass_: Pass = FIRST_PASS,
     ) -> Iterator[pa.RecordBatch]:
         check_columns(self._frame.columns, columns, predicate)
         if predicate is not None:
             return lazy_query(self._frame.lazy(), columns, predicate, offset, limit)
         chosen = self._frame if columns is None else self._frame.select(columns)
         return frame_batches(chosen.slice(offset, limit))
+
+    def take(self, rows: Sequence[int], columns: tuple[str, ...] | None) -> pa.RecordBatch:
+        chosen = self._frame if columns is None else self._frame.select(columns)
+        found = list(frame_batches(chosen[list(rows)]))
+        table = pa.Table.from_batches(found, found[0].schema if found else frame_schema(chosen.schema))
+        return taken(table, range(len(rows)))
 
 
 class LazyFrameSource(ColumnarSource):
@@ -291,21 +431,10 @@ class LazyFrameSource(ColumnarSource):
         predicate: Cond | None,
         limit: int | None,
         offset: int = 0,
-        pass_: Pass = Pass(),  # noqa: B008
+        pass_: Pass = FIRST_PASS,
     ) -> Iterator[pa.RecordBatch]:
         check_columns(self._frame.collect_schema().names(), columns, predicate)
         return lazy_query(self._frame, columns, predicate, offset, limit)
-
-
-def _is_large(kind: pa.DataType) -> bool:
-    """Whether values of this type may be whole files or arrays."""
-    test = pa.types
-    return bool(
-        test.is_nested(kind)
-        or test.is_binary(kind)
-        or test.is_large_binary(kind)
-        or isinstance(kind, pa.BaseExtensionType)
-    )
 
 
 def _shape(rows: int | None, schema: pa.Schema) -> str:

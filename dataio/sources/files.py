@@ -6,12 +6,10 @@ import glob as _glob
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from .records import RecordSource
-
-if TYPE_CHECKING:
-    from dataio.engine.source import ColumnarSource
+from .rows import SequenceRows
 
 Pattern: TypeAlias = str | os.PathLike[str]
 
@@ -33,7 +31,7 @@ def files(glob: Pattern | Sequence[Pattern], *, recursive: bool = True) -> Recor
     several = list(glob) if isinstance(glob, Iterable) and not isinstance(glob, (str, bytes)) else [glob]
     patterns = [_local_path("files", pattern) for pattern in several]
     found = dict.fromkeys(path for pattern in patterns for path in sorted(_matches(pattern, recursive)))
-    return RecordSource(list(found))
+    return RecordSource(SequenceRows(list(found), "files"))
 
 
 def manifest(path: Pattern) -> RecordSource:
@@ -56,41 +54,22 @@ def manifest(path: Pattern) -> RecordSource:
 
         from .columnar import TableSource
 
-        return RecordSource(ColumnRecords(TableSource(csv.read_csv(local), f"manifest({local!r})")))
+        return RecordSource(TableSource(csv.read_csv(local), f"manifest({local!r})"))
     if suffix == ".parquet":
         from pyarrow import dataset
 
         from .columnar import DatasetSource
 
         scanned = DatasetSource(dataset.dataset(local, format="parquet"), f"manifest({local!r})")
-        return RecordSource(ColumnRecords(scanned))
+        return RecordSource(scanned)
     from dataio.quarantine import cut_off
 
     with open(local, encoding="utf-8") as lines:
         texts = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
     if texts and cut_off(texts[-1][1]):
         texts.pop()
-    return RecordSource([_manifest_record(text.strip(), number, local) for number, text in texts])
-
-
-class ColumnRecords:
-    """The rows of a sized columnar source, as dicts."""
-
-    def __init__(self, source: ColumnarSource) -> None:
-        self._source = source
-
-    def columnar(self) -> ColumnarSource:
-        return self._source
-
-    def __len__(self) -> int:
-        length = self._source.length()
-        if length is None:
-            raise TypeError(f"{self._source.describe()} has no known length")
-        return length
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        for batch in self._source.record_batches(columns=None, predicate=None, limit=None):
-            yield from batch.to_pylist()
+    found = [_manifest_record(text.strip(), number, local) for number, text in texts]
+    return RecordSource(SequenceRows(found, f"manifest({local!r})"))
 
 
 def _manifest_record(text: str, number: int, path: str) -> Any:

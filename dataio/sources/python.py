@@ -5,15 +5,17 @@ from __future__ import annotations
 import operator
 import struct
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from dataio.engine.errors import OpError, did_you_mean
+from dataio.engine.source import IndexedSource, Pass
 from dataio.io.reader import BytesLike, Reader
 
-from .records import OnePass, RecordSource
+from .records import RecordSource
+from .rows import OnePassRows
 
 
 def from_callable(
@@ -45,7 +47,7 @@ def from_callable(
     if extras is not None and not callable(extras):
         raise TypeError(f"extras must be a function of the record's number or None, got {extras!r}")
     return RecordSource(
-        _Calls(fn, _checked_length(length), _checked_slots(slots), _checked_label(label, "pycall"), extras)
+        CallRows(fn, _checked_length(length), _checked_slots(slots), _checked_label(label, "pycall"), extras)
     )
 
 
@@ -82,7 +84,7 @@ def from_iterable(
                 **(readers or {"reader": ItemReader(item, None, f"{title}:{number}")}),
             }
 
-    return RecordSource(OnePass(start), sequential=True)
+    return RecordSource(OnePassRows(start, title), sequential=True)
 
 
 def from_iterator(
@@ -105,7 +107,7 @@ def from_iterator(
     return IteratorReader(iter(iterator), names[0] if names else None, _checked_label(label, "pyiter"))
 
 
-class _Calls:
+class CallRows(IndexedSource):
     """The records of `from_callable`, by number."""
 
     def __init__(
@@ -118,12 +120,16 @@ class _Calls:
     ) -> None:
         self._fn, self._length, self._slots, self._title, self._extras = fn, length, slots, title, extras
 
-    def __len__(self) -> int:
+    def describe(self) -> str:
+        return f"from_callable {self._title}: {self._length} records"
+
+    def length(self) -> int:
         return self._length
 
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        if not 0 <= index < self._length:
-            raise IndexError(index)
+    def at(self, positions: Sequence[int], pass_: Pass) -> list[Any]:
+        return list(map(self._record, positions))
+
+    def _record(self, index: int) -> dict[str, Any]:
         record: dict[str, Any] = {"key": f"pycall:{index}"}
         call = Call(self._fn, index, f"{self._title}:{index}", self._slots or ())
         if self._slots is None:
@@ -136,9 +142,6 @@ class _Calls:
                 raise TypeError(f"extras({index}) must return a mapping, got {more!r}")
             record.update(more)
         return record
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        return (self[index] for index in range(self._length))
 
 
 class Call:

@@ -1,66 +1,39 @@
-"""`RecordSource`: records to iterate, map, filter and shuffle."""
+"""`RecordSource`: records to iterate, map, filter, shuffle, repeat and join."""
 
 from __future__ import annotations
 
 import os
-import random
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
+import secrets
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from dataio.engine.source import ColumnarSource, IndexedSource, Pass, RowSource, Source
+
+from .rows import SequenceRows, rows_of
 
 if TYPE_CHECKING:
-    from dataio.engine.source import ColumnarSource
+    from dataio.engine.shuffle import Order
+    from dataio.engine.streams import Stream
 
-Step: TypeAlias = tuple[Literal["map", "filter"], Callable[[Any], Any]]
-
-
-@runtime_checkable
-class Indexed(Protocol):
-    """Records that can be fetched one by one, in any order."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int, /) -> Any: ...
-
-
-@runtime_checkable
-class Tabular(Protocol):
-    """Records that are rows of a columnar source."""
-
-    def columnar(self) -> ColumnarSource: ...
-
-
-class OnePass:
-    """Serves its records once; a later iteration is empty."""
-
-    def __init__(self, start: Callable[[], Iterator[Any]]) -> None:
-        self._start: Callable[[], Iterator[Any]] | None = start
-
-    def __iter__(self) -> Iterator[Any]:
-        start, self._start = self._start, None
-        return iter(()) if start is None else start()
+_AHEAD = 64
+"""Records that plain iteration fetches at a time where no function of the user's is called for them."""
 
 
 class RecordSource:
     """Records, one by one; iterable again and again unless it was made from a one-pass stream.
 
-    Immutable: `map_records`, `filter_records` and `shuffle` return new sources. A source is *sequential* when its
-    records only come in their own order; such a source, and any made from it, cannot be shuffled.
+    Immutable: every method returns a new source. A source is *sequential* when its records only come in their own order
+    or their number is unknown; such a source, and any made from it, is shuffled within a `buffer` only.
+
+    A loader reads a source once per epoch: its epoch and seed settle every order and random draw, so the same epoch
+    always gives the same records. Plain iteration is epoch 0, with a new seed in each iteration.
     """
 
-    __slots__ = ("_base", "_sequential", "_shuffle", "_steps")
+    __slots__ = ("_ordered", "_source")
 
-    def __init__(
-        self,
-        base: Iterable[Any],
-        *,
-        sequential: bool = False,
-        steps: tuple[Step, ...] = (),
-        shuffle: tuple[int | None] | None = None,
-    ) -> None:
-        self._base = base
-        self._sequential = sequential or length_of(base) is None
-        self._steps = steps
-        self._shuffle = shuffle
+    def __init__(self, source: Source, *, sequential: bool = False) -> None:
+        self._source = source
+        self._ordered = sequential
 
     @classmethod
     def files(cls, glob: Any, *, recursive: bool = True) -> RecordSource:
@@ -71,18 +44,18 @@ class RecordSource:
 
     @classmethod
     def from_records(cls, records: Iterable[Any], *, sequential: bool = False) -> RecordSource:
-        """The records of a re-iterable, such as a list.
+        """The records of a re-iterable, such as a list, or of a map-style data set.
 
         Args:
-            records: iterated anew each epoch and not copied; a mapping gives its keys.
-            sequential: True refuses `shuffle`, for records whose order matters.
+            records: read anew each epoch and not copied; a mapping gives its keys.
+            sequential: True refuses `shuffle` without `buffer`, for records whose order matters.
 
         Raises:
             TypeError: `records` is a path, a table, a one-pass iterator, or not iterable.
         """
         if not isinstance(sequential, bool):
             raise TypeError(f"sequential must be a bool, got {sequential!r}")
-        return cls(reiterable(records, "records"), sequential=sequential)
+        return cls(rows_of(records, "records"), sequential=sequential)
 
     @classmethod
     def from_manifest(cls, path: str | os.PathLike[str]) -> RecordSource:
@@ -91,8 +64,17 @@ class RecordSource:
 
         return manifest(path)
 
+    @property
+    def source(self) -> Source:
+        """The engine's view of the records."""
+        return self._source
+
+    @property
+    def _sequential(self) -> bool:
+        return self._ordered or self._source.length() is None
+
     def __len__(self) -> int:
-        length = None if any(kind == "filter" for kind, _ in self._steps) else length_of(self._base)
+        length = self._source.length()
         if length is None:
             raise TypeError(
                 "this RecordSource has no length before it is iterated; count with sum(1 for _ in source)"
@@ -103,74 +85,116 @@ class RecordSource:
         return self.iter_records()
 
     def iter_records(self) -> Iterator[Any]:
-        """A fresh iterator over the records."""
-        found: Iterator[Any] = iter(self._base) if self._shuffle is None else self._shuffled(*self._shuffle)
-        for kind, fn in self._steps:
-            found = _mapped(fn, found) if kind == "map" else _filtered(fn, found)
-        return found
-
-    def _shuffled(self, seed: int | None) -> Iterator[Any]:
-        base = (
-            self._base
-            if isinstance(self._base, Indexed) and not isinstance(self._base, Mapping)
-            else list(self._base)
-        )
-        order = list(range(len(base)))
-        random.Random(seed).shuffle(order)
-        return map(base.__getitem__, order)
+        """A fresh iterator over the records; what a record or the source raises comes through as it is."""
+        return _plain(self._source, Pass(0, secrets.randbits(63)))
 
     def map_records(self, fn: Callable[[Any], Any]) -> RecordSource:
-        """`fn(record)` instead of each record, called anew in every iteration."""
-        return self._with_step("map", _checked_callable("map_records", fn))
+        """`fn(record)` instead of each record, called anew in every iteration.
+
+        In a loader, an exception of `fn` is that record's error, as in `dataio.map`, and `fn` may draw from a
+        parameter `rng`, `random` or `np.random`: they are seeded for the record.
+        """
+        from dataio.engine.combine import mapped
+
+        return self._with(mapped(self._rows(), _checked_callable("map_records", fn)))
 
     def filter_records(self, predicate: Callable[[Any], Any]) -> RecordSource:
         """The records for which `predicate(record)` is true.
 
         A sized source is filtered now: the survivors are kept, in the order of the unshuffled source. A source
-        of unknown length is filtered while it is iterated.
+        of unknown length is filtered while it is read.
         """
-        step = self._with_step("filter", _checked_callable("filter_records", predicate))
-        if length_of(self) is None:
-            return step
-        kept = list(RecordSource(self._base, sequential=self._sequential, steps=step._steps))
-        return RecordSource(kept, sequential=self._sequential)
+        from dataio.engine.combine import FilteredRows
 
-    def shuffle(self, *, seed: int | None = None) -> RecordSource:
-        """The records in another order: that of `random.Random(seed).shuffle`, or a new one in every iteration.
+        _checked_callable("filter_records", predicate)
+        if self._source.length() is None:
+            return self._with(FilteredRows(self._rows(), predicate))
+        kept = [record for record in _plain(_unshuffled(self._source), Pass()) if predicate(record)]
+        return self._with(SequenceRows(kept, "filtered"))
+
+    def flat_map_records(self, fn: Callable[[Any], Iterable[Any]]) -> RecordSource:
+        """The records of `fn(record)`, an iterable of any length, instead of each record; what `fn` draws and raises is
+        treated as in `map_records`. The new source is sequential.
+        """
+        from dataio.engine.combine import FlatMappedRows
+
+        return self._with(FlatMappedRows(self._rows(), _checked_callable("flat_map_records", fn)))
+
+    def shuffle(
+        self, seed: int | None = None, *, buffer: int | None = None, block: int | None = None
+    ) -> RecordSource:
+        """The records in an order that is computed, not stored: it takes no memory, and reading can go on at any position.
+
+        Each epoch of a loader has another order, the same whenever the epoch is read again. Plain iteration of a seeded
+        source is epoch 0, the same each time. The orders are not those of `random.Random(seed).shuffle`.
+
+        Args:
+            seed: of the orders, in [0, 2**64); None takes the run's seed in a loader, a new one in each plain iteration.
+            buffer: shuffle each run of so many consecutive records among themselves only, so that no record moves by
+                `buffer` places or more. Needed for a sequential source, of which one such run is held in memory.
+            block: shuffle runs of so many records as a whole, and then the records of each 4 neighbouring blocks (or of
+                each `buffer` records) among themselves, so that records that are stored together (shards, row groups)
+                are read together.
+
+        Tables, frames and manifests of columns stay columns. A Parquet manifest that is shuffled without `block` and
+        `buffer` is read into memory once, as far as its columns are used.
 
         Raises:
-            TypeError: the source is sequential.
-            ValueError: `seed` is neither None nor an integer in [0, 2**64).
+            TypeError: the source is sequential and there is no `buffer`, or there is a `block`.
+            ValueError: `seed` is neither None nor an integer in [0, 2**64), `buffer` or `block` is below 1.
         """
-        if self._sequential:
+        from dataio.engine.shuffle import Order
+
+        check_seed(seed)
+        for name, value in (("buffer", buffer), ("block", block)):
+            if value is not None:
+                check_count(name, value)
+        if self._sequential and (buffer is None or block is not None):
             raise TypeError(
-                "shuffle needs records that can come in any order, and this source is sequential; "
-                "shuffle before it is made, or collect it first: dataio.records(list(source)).shuffle()"
+                "shuffle needs records that can come in any order, and this source is sequential; shuffle within a "
+                "window, shuffle(buffer=1000), or before it is made, or collect it first: "
+                "dataio.records(list(source)).shuffle()"
             )
-        if seed is not None and (
-            isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**64
-        ):
-            raise ValueError(f"seed must be None or an integer in [0, 2**64), got {seed!r}")
-        return RecordSource(self._base, steps=self._steps, shuffle=(seed,))
+        return self._with(_shuffled(self._source, Order(seed, block, buffer)))
+
+    def repeat(self, n: int | None = None) -> RecordSource:
+        """The records `n` times, None without end; each time a shuffled source has another order.
+
+        Raises:
+            TypeError, ValueError: `n` is no integer of 1 or more.
+        """
+        from dataio.engine.combine import repeated
+
+        if n is not None:
+            check_count("repeat", n)
+        return self._with(repeated(self._rows(), n))
+
+    def concat(self, *others: Any) -> RecordSource:
+        """These records, then those of each of `others`: anything that `bind` takes."""
+        from .combine import concat
+
+        return concat([self, *others])
 
     def describe(self) -> dict[str, Any]:
         """What the source is made of: number of records and of record maps, shuffle, sequential."""
+        from dataio.engine.combine import MappedRows
+
+        chain = list(_chain(self._source))
+        orders = [node.order.describe() for node in chain if hasattr(node, "order")]
         return {
-            "records": length_of(self),
-            "record_maps": sum(kind == "map" for kind, _ in self._steps),
-            "shuffle": None if self._shuffle is None else {"seed": self._shuffle[0]},
+            "records": self._source.length(),
+            "record_maps": sum(isinstance(node, MappedRows) for node in chain),
+            "shuffle": orders[0] if orders else None,
             "sequential": self._sequential,
         }
 
-    def columnar(self) -> ColumnarSource | None:
-        """The columns these records are the rows of; None when they are not, or no longer, whole columns."""
-        if self._steps or self._shuffle is not None or not isinstance(self._base, Tabular):
-            return None
-        return self._base.columnar()
+    def _rows(self) -> RowSource:
+        from dataio.engine.combine import as_rows
 
-    def _with_step(self, kind: Literal["map", "filter"], fn: Callable[[Any], Any]) -> RecordSource:
-        steps: tuple[Step, ...] = (*self._steps, (kind, fn))
-        return RecordSource(self._base, sequential=self._sequential, steps=steps, shuffle=self._shuffle)
+        return as_rows(self._source)
+
+    def _with(self, source: Source) -> RecordSource:
+        return RecordSource(source, sequential=self._ordered)
 
     def __repr__(self) -> str:
         return f"RecordSource({', '.join(f'{key}={value!r}' for key, value in self.describe().items())})"
@@ -181,71 +205,97 @@ def records(records: Iterable[Any]) -> RecordSource:
     return RecordSource.from_records(records)
 
 
-def reiterable(found: Any, what: str) -> Iterable[Any]:
-    """`found` when it can be iterated again and again.
+def _plain(source: Source, pass_: Pass) -> Iterator[Any]:
+    """The records of a pass; errors as they were raised."""
+    from dataio.engine.plan import Scan
+    from dataio.engine.streams import open_stream
+
+    def ahead() -> int:
+        below = list(_chain(source))[-1]
+        calls = any(hasattr(node, "function") for node in _chain(source))
+        return 1 if calls or not isinstance(below, (SequenceRows, ColumnarSource)) else _AHEAD
+
+    return _records(open_stream(Scan(source), pass_), ahead())
+
+
+def _records(stream: Stream, ahead: int) -> Iterator[Any]:
+    from dataio.engine.streams import BadRecord, source_error
+
+    try:
+        while True:
+            chunk = stream.read(ahead)
+            error: Exception | None = None
+            for row in chunk.as_rows() if chunk.batch is None else chunk.batch.to_pylist():
+                if isinstance(row, BadRecord):
+                    error = row.error
+                    break
+                yield row
+            if error is None and chunk.error is not None:
+                error = chunk.error
+                error = error.__cause__ if isinstance(error.__cause__, Exception) else error
+            if isinstance(error, StopIteration):  # would be taken for the end of the records
+                raise source_error(error, stream.position)
+            if error is not None:
+                raise error
+            if chunk.count < ahead:
+                return
+    finally:
+        stream.close()
+
+
+def _shuffled(source: Source, order: Order) -> Source:
+    """`source` in another order, as columns where it has them."""
+    from dataio.engine.combine import CollectedRows, as_rows, is_addressable
+    from dataio.engine.shuffle import ShuffledColumns, ShuffledRows, WindowedRows
+
+    if isinstance(source, ColumnarSource):
+        from .columnar import DatasetSource, LoadedSource
+
+        if isinstance(source, DatasetSource) and source.length() is not None:
+            local = (order.block is not None or order.window is not None) and is_addressable(source)
+            return ShuffledColumns(source if local else LoadedSource(source), order)
+        if is_addressable(source):
+            return ShuffledColumns(source, order)
+    rows = as_rows(source)
+    if not isinstance(rows, IndexedSource) and rows.length() is not None and order.window is None:
+        rows = CollectedRows(rows)
+    if isinstance(rows, IndexedSource) and rows.length() is not None:
+        return ShuffledRows(rows, order)
+    return WindowedRows(rows, order)
+
+
+def _unshuffled(source: Source) -> Source:
+    """`source` without the shuffles that stand over, between or under its maps."""
+    from dataio.engine.combine import MappedRows, as_rows, mapped
+
+    if isinstance(source, MappedRows):
+        return mapped(as_rows(_unshuffled(source.below)), source.function)
+    return _unshuffled(source.below) if hasattr(source, "order") else source  # type: ignore[attr-defined]
+
+
+def _chain(source: Source) -> Iterator[Any]:
+    """The source and what it is made of, as long as that is one source."""
+    node: Any = source
+    while node is not None:
+        yield node
+        node = getattr(node, "below", None)
+
+
+def check_seed(seed: Any) -> None:
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**64):
+        raise ValueError(f"seed must be None or an integer in [0, 2**64), got {seed!r}")
+
+
+def check_count(name: str, value: Any) -> None:
+    """Refuse what is no integer of 1 or more.
 
     Raises:
-        TypeError: it is a path, a table, a one-pass iterator, or not iterable.
+        TypeError, ValueError: it is none.
     """
-    if isinstance(found, (str, bytes, bytearray, memoryview, os.PathLike)):
-        raise TypeError(
-            f"{what} takes an iterable of records, got {type(found).__name__} {_short(found)}: one path is no record "
-            "source; pass a list of paths, or use dataio.files(...)"
-        )
-    if isinstance(found, Iterator):
-        raise TypeError(
-            f"{what} takes something that can be iterated once per epoch, got the one-pass {type(found).__name__}; "
-            "pass a list, or a zero-argument factory to bind: bind(lambda: make_records())"
-        )
-    if hasattr(found, "columns") and (
-        hasattr(found, "__arrow_c_stream__") or hasattr(found, "__arrow_c_array__")
-    ):
-        raise TypeError(
-            f"{what} takes an iterable of records, got the table {type(found).__name__}; give it to bind as it is"
-        )
-    if isinstance(found, Iterable):
-        return found
-    if hasattr(found, "__getitem__") and hasattr(found, "__len__"):
-        return Rows(found)
-    raise TypeError(f"{what} takes an iterable of records, got {type(found).__name__} {_short(found)}")
-
-
-class Rows:
-    """A sized object that is indexed by row number but has no iterator, such as a map-style data set."""
-
-    def __init__(self, of: Any) -> None:
-        self._of = of
-
-    def __len__(self) -> int:
-        return len(self._of)
-
-    def __getitem__(self, index: int) -> Any:
-        return self._of[index]
-
-    def __iter__(self) -> Iterator[Any]:
-        return (self._of[index] for index in range(len(self._of)))
-
-
-# Generators, since a StopIteration inside one is an error, where `map` and `filter` would take it for the end.
-
-
-def _mapped(function: Callable[[Any], Any], records: Iterator[Any]) -> Iterator[Any]:
-    for record in records:
-        yield function(record)
-
-
-def _filtered(predicate: Callable[[Any], Any], records: Iterator[Any]) -> Iterator[Any]:
-    for record in records:
-        if predicate(record):
-            yield record
-
-
-def length_of(found: Any) -> int | None:
-    """`len(found)`, or None when it has none."""
-    try:
-        return len(found)
-    except TypeError:
-        return None
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be an integer, got {value!r}")
+    if value < 1:
+        raise ValueError(f"{name} must be at least 1, got {value}")
 
 
 def _checked_callable(what: str, fn: Any) -> Callable[[Any], Any]:
@@ -253,8 +303,3 @@ def _checked_callable(what: str, fn: Any) -> Callable[[Any], Any]:
         raise TypeError(f"{what} takes a function of one record, got {fn!r}")
     checked: Callable[[Any], Any] = fn
     return checked
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."

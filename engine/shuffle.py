@@ -1,0 +1,330 @@
+"""Shuffled sources: every order is a function of (seed, epoch, position), so nothing is stored and any position can be
+continued from.
+
+    full      the records of an indexed source, permuted
+    block     runs of neighbouring records keep together: the blocks are permuted, then the records inside each window
+              of some blocks, so that a window reads few places
+    window    consecutive windows, each permuted: what a source without positions can have
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .errors import InternalError, SourceError
+from .permutation import Permutation, Positions, checked_positions
+from .source import FIRST_PASS, ColumnarSource, IndexedSource, Pass, RowSource
+from .streams import WHOLE, Chunk, Stream
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from .expr import Cond
+
+BLOCKS_PER_WINDOW = 4
+"""Blocks whose records are shuffled among each other."""
+_ROWS, _LARGE_ROWS = 8192, 256  # per batch of a shuffled table: few where a row may be an image, since rows are copied
+
+T = TypeVar("T")
+
+
+class Recent(Generic[T]):
+    """The last few values that were made, by key. They are left out when it is pickled. Threads may share it."""
+
+    def __init__(self, size: int = 8) -> None:
+        self._size = size
+        self._found: dict[Hashable, T] = {}
+        self._lock = threading.Lock()
+
+    def get(self, key: Hashable, make: Callable[[], T]) -> T:
+        """The value of `key`, made by `make` if it is not here."""
+        with self._lock:
+            if key in self._found:
+                return self._found[key]
+        made = make()
+        with self._lock:
+            self._found[key] = made
+            if len(self._found) > self._size:
+                del self._found[next(iter(self._found))]
+        return made
+
+    def __reduce__(self) -> tuple[type[Recent[T]], tuple[int]]:
+        return type(self), (self._size,)
+
+
+class Numbers(Protocol):
+    """An order of the numbers 0 to n - 1."""
+
+    def at(self, positions: Positions, /) -> NDArray[np.int64]:
+        """The numbers at these positions, int64[n]."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """How a source is shuffled.
+
+    Attributes:
+        seed: of the order; None takes the pass's.
+        block: records that stay together, None shuffles without regard to where records lie.
+        window: records that are shuffled among each other, None for all (with `block`: `BLOCKS_PER_WINDOW` blocks).
+    """
+
+    seed: int | None = None
+    block: int | None = None
+    window: int | None = None
+
+    def key(self, pass_: Pass) -> tuple[int, int]:
+        """What the order of a pass follows from."""
+        return (pass_.seed if self.seed is None else self.seed, pass_.epoch)
+
+    def numbers(self, length: int, pass_: Pass) -> Numbers:
+        """The order of `length` records in one pass."""
+        key = self.key(pass_)
+        if self.block is None and self.window is None:
+            return Permutation(length, *key)
+        blocks = None if self.block is None else _Blocks(length, self.block, key)
+        window = self.window if self.window is not None else BLOCKS_PER_WINDOW * (self.block or 1)
+        return _Windows(length, window, key, blocks)
+
+    def describe(self) -> dict[str, int | None]:
+        """The settings that are in use."""
+        found = {"seed": self.seed, "block": self.block, "buffer": self.window}
+        return {name: value for name, value in found.items() if name == "seed" or value is not None}
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name}={value}" for name, value in self.describe().items())
+
+
+class _Blocks:
+    """Whole blocks in permuted order; what is left over at the end of the numbers comes at a place of its own."""
+
+    def __init__(self, length: int, size: int, key: tuple[int, ...]) -> None:
+        self._size = size
+        self._left = length % size
+        blocks = length // size
+        self._blocks = Permutation(blocks, *key)
+        self._left_from = Permutation(blocks + 1, *key, 0, 0)[0] * size
+        self._end = blocks * size  # number of the first record that is left over
+
+    def at(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        left_to = self._left_from + self._left
+        after = positions >= left_to
+        places, inside = np.divmod(np.where(after, positions - self._left, positions), self._size)
+        between = (positions >= self._left_from) & ~after
+        places[between] = 0
+        found = (self._blocks.at(places) * self._size + inside) if self._end else np.empty_like(positions)
+        found[between] = self._end + positions[between] - self._left_from
+        return found
+
+
+class _Windows:
+    """Consecutive windows of the numbers, or of an order of them, each permuted."""
+
+    def __init__(self, length: int, size: int, key: tuple[int, ...], below: _Blocks | None) -> None:
+        self._length, self._size, self._key, self._below = length, size, key, below
+        self._recent: Recent[Permutation] = Recent()
+
+    def at(self, positions: Positions) -> NDArray[np.int64]:
+        checked = checked_positions(positions, self._length)
+        array = np.arange(checked.start, checked.stop) if isinstance(checked, range) else checked
+        windows, inside = np.divmod(array, self._size)
+        found = np.empty(len(array), np.int64)
+        for window, rows in grouped(windows):
+            start = window * self._size
+            size = min(self._size, self._length - start)
+            order = self._recent.get(window, lambda: Permutation(size, *self._key, window))  # noqa: B023
+            found[rows] = start + order.at(inside[rows])
+        return found if self._below is None else self._below.at(found)
+
+
+def grouped(labels: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.intp]]]:
+    """(label, its places in ascending order) for each label there is."""
+    order = np.argsort(labels, kind="stable")
+    if len(order):
+        ends = np.flatnonzero(np.diff(labels[order])) + 1
+        for group in np.split(order, ends):
+            yield int(labels[group[0]]), group
+
+
+class ShuffledRows(IndexedSource):
+    """An indexed source in another order in each pass, in constant memory."""
+
+    def __init__(self, below: IndexedSource, order: Order) -> None:
+        self.below, self.order = below, order
+        self._recent: Recent[Numbers] = Recent()
+
+    def describe(self) -> str:
+        return f"shuffle({self.order}) of {self.below.describe()}"
+
+    def length(self) -> int:
+        return sized(self.below)
+
+    def order_length(self) -> Any:
+        inner = self.below.order_length()
+        return self.length() if inner is None else [self.length(), inner]
+
+    def at(self, positions: Sequence[int], pass_: Pass) -> list[Any]:
+        length = self.length()
+        numbers = self._recent.get((length, pass_), lambda: self.order.numbers(length, pass_))
+        return self.below.at(numbers.at(positions).tolist(), pass_)
+
+
+def sized(source: IndexedSource) -> int:
+    """The length of a source that is known to end."""
+    length = source.length()
+    if length is None:
+        raise InternalError(f"{source.describe()} has no end")
+    return length
+
+
+class WindowedRows(RowSource):
+    """A source that comes in its own order, window by window in another order in each pass."""
+
+    def __init__(self, below: RowSource, order: Order) -> None:
+        if order.window is None:
+            raise InternalError("records without positions are shuffled in windows")
+        self.below, self.order, self.window = below, order, order.window
+
+    def describe(self) -> str:
+        return f"shuffle({self.order}) of {self.below.describe()}"
+
+    def length(self) -> int | None:
+        return self.below.length()
+
+    def stream(self, pass_: Pass, state: Any = None) -> Stream:
+        return WindowStream(self, pass_, state)
+
+
+class WindowStream(Stream):
+    """Holds one window; its state is that of the stream below before the window, and the position."""
+
+    def __init__(self, source: WindowedRows, pass_: Pass, state: Any) -> None:
+        self._below = source.below.stream(pass_, None if state is None else state["at"])
+        self._size, self._key = source.window, source.order.key(pass_)
+        self.position = 0 if state is None else int(state["position"])
+        self._before = self._below.state()
+        self._ready: list[Any] = []  # last first
+        self._skip = self.position % self._size
+        self._ended = False
+        self._error: SourceError | None = None
+
+    def read(self, count: int, part: slice = WHOLE) -> Chunk:
+        found: list[Any] = []
+        while len(found) < count:
+            if not self._ready:
+                if self._ended:
+                    break
+                self._refill((self.position + len(found)) // self._size)
+            taken = self._ready[: -(count - len(found)) - 1 : -1]
+            if taken:
+                del self._ready[-len(taken) :]
+                found += taken
+        self.position += len(found)
+        return Chunk(len(found), found[part], error=self._error if len(found) < count else None)
+
+    def _refill(self, window: int) -> None:
+        self._before = self._below.state()
+        chunk = self._below.read(self._size)
+        self._error, self._ended = chunk.error, chunk.count < self._size
+        # The order of a window depends on how many records it has: one that an error cut short waits for the resume.
+        rows = chunk.as_rows() if chunk.error is None else []
+        order = Permutation(len(rows), *self._key, window).at(range(len(rows))).tolist()
+        self._ready = [rows[number] for number in reversed(order[self._skip :])]
+        self._skip = 0
+
+    def state(self) -> Any:
+        inside = self.position % self._size or self._error is not None
+        return {"at": self._before if inside else self._below.state(), "position": self.position}
+
+    def held(self) -> int:
+        return len(self._ready) + self._below.held()
+
+    def close(self) -> None:
+        self._ready, self._ended = [], True
+        self._below.close()
+
+
+class ShuffledColumns(ColumnarSource):
+    """A columnar source whose rows can be fetched by number, in another order in each pass; it stays columns."""
+
+    def __init__(self, below: ColumnarSource, order: Order) -> None:
+        self.below, self.order = below, order
+        self._recent: Recent[Numbers] = Recent()
+
+    def describe(self) -> str:
+        return f"shuffle({self.order}) of {self.below.describe()}"
+
+    def length(self) -> int:
+        length = self.below.length()
+        if length is None:
+            raise InternalError(f"{self.below.describe()} has no known length")
+        return length
+
+    def order_length(self) -> Any:
+        return self.length()
+
+    def schema(self) -> pa.Schema:
+        return self.below.schema()
+
+    def record_batches(
+        self,
+        *,
+        columns: tuple[str, ...] | None,
+        predicate: Cond | None,
+        limit: int | None,
+        offset: int = 0,
+        pass_: Pass = FIRST_PASS,
+    ) -> Iterator[pa.RecordBatch]:
+        from .relational import batch_query, check_columns, needed
+
+        check_columns(self.schema().names, columns, predicate)
+        if predicate is not None:
+            rows = self._rows(tuple(needed(columns, predicate) or self.schema().names), 0, self.length(), pass_)
+            return batch_query(rows, columns, predicate, offset, limit)
+        stop = self.length() if limit is None else min(self.length(), offset + limit)
+        return self._rows(columns, offset, stop, pass_)
+
+    def _rows(
+        self, columns: tuple[str, ...] | None, start: int, stop: int, pass_: Pass
+    ) -> Iterator[pa.RecordBatch]:
+        schema = self.schema()
+        read = schema if columns is None else [schema.field(name) for name in columns]
+        step = _LARGE_ROWS if any(is_large(field.type) for field in read) else _ROWS
+        for first in range(start, stop, step):
+            batch = self._take(range(first, min(first + step, stop)), columns, pass_)
+            if batch is None:
+                raise InternalError(f"{self.below.describe()} cannot be read by row number")
+            yield batch
+
+    def take(self, rows: Sequence[int], columns: tuple[str, ...] | None) -> None:
+        """Not offered: which row has a number depends on the pass."""
+        return None
+
+    def _take(self, rows: Sequence[int], columns: tuple[str, ...] | None, pass_: Pass) -> pa.RecordBatch | None:
+        length = self.length()
+        numbers = self._recent.get((length, pass_), lambda: self.order.numbers(length, pass_))
+        return self.below.take(numbers.at(rows).tolist(), columns)
+
+    def rows_at(self, positions: Sequence[int], pass_: Pass) -> list[Any]:
+        """The rows at these positions of the pass, as dicts."""
+        batch = self._take(positions, None, pass_)
+        return [] if batch is None else batch.to_pylist()
+
+
+def is_large(kind: pa.DataType) -> bool:
+    """Whether values of this type may be whole files or arrays."""
+    import pyarrow as pa
+
+    test = pa.types
+    return bool(
+        test.is_nested(kind)
+        or test.is_binary(kind)
+        or test.is_large_binary(kind)
+        or isinstance(kind, pa.BaseExtensionType)
+    )
