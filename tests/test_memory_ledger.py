@@ -279,9 +279,13 @@ before, peak = resident(), 0
 with pipe.bind(records).run("numpy", workers=workers, **options) as loader:
     for number, batch in enumerate(loader):
         batch["image"]
-        time.sleep(0.02)
-        peak = max(peak, resident())
-        if number == 40:
+        completed, since = -1, time.monotonic()
+        while time.monotonic() - since < (1.0 if number == 2 else 0.02):  # until the loader does nothing more
+            peak = max(peak, resident())
+            if number == 2 and completed != (now := loader.diagnostics()["samples_completed"]):
+                completed, since = now, time.monotonic()
+            time.sleep(0.005)
+        if number == 20:
             break
 print(peak - before)
 """
