@@ -397,6 +397,7 @@ class Expanding(Stream):
         self._skip = 0
         self._ended = False
         self._error: SourceError | None = None
+        self._failed = False  # in the middle of the current chunk, which a resume has to expand again
         self._keeps = False
         if state is not None:
             self._skip = int(state["skip"])
@@ -447,13 +448,13 @@ class Expanding(Stream):
                     found.append((result, original))
             self._error = chunk.error
         except Exception as raised:
-            self._error = source_error(raised, start + done)
+            self._error, self._failed = source_error(raised, start + done), True
         self._given = min(self._skip, len(found))
         self._skip -= self._given
         self._ready = found[: self._given - 1 if self._given else None : -1]
 
     def state(self) -> Any:
-        if self._ready:
+        if self._ready or self._failed:
             return {"at": self._before, "skip": self._given, "position": self.position}
         return {"at": self._below.state(), "skip": self._skip, "position": self.position}
 
