@@ -422,7 +422,7 @@ class Expanding(Stream):
             elif self._ended or self._error is not None:
                 break
             else:
-                self._refill(self.ahead(count - len(found)))
+                self._refill(self.ahead(count - len(found)), self.position + len(found))
         self.position += len(found)
         wanted = found[part]
         return Chunk(
@@ -432,7 +432,8 @@ class Expanding(Stream):
             error=self._error if len(found) < count else None,
         )
 
-    def _refill(self, ahead: int) -> None:
+    def _refill(self, ahead: int, given: int) -> None:
+        """Read on below; `given` results were delivered before."""
         self._before = self._below.state()
         start = self._below.position
         chunk = self._below.read(ahead)
@@ -440,15 +441,15 @@ class Expanding(Stream):
         kept = chunk.originals
         self._keeps = self._keeps or kept is not None
         found: list[tuple[Any, Any]] = []
-        done = 0
         try:
-            for done, row in enumerate(chunk.as_rows()):
-                original = kept[done] if kept is not None else None
-                for result in self.expand(row, start + done):
+            for i, row in enumerate(chunk.as_rows()):
+                original = kept[i] if kept is not None else None
+                for result in self.expand(row, start + i):
                     found.append((result, original))
             self._error = chunk.error
         except Exception as raised:
-            self._error, self._failed = source_error(raised, start + done), True
+            after = given + max(0, len(found) - self._skip)
+            self._error, self._failed = source_error(raised, after), True
         self._given = min(self._skip, len(found))
         self._skip -= self._given
         self._ready = found[: self._given - 1 if self._given else None : -1]

@@ -127,7 +127,7 @@ class CallRows(IndexedSource):
         return self._length
 
     def at(self, positions: Sequence[int], pass_: Pass) -> list[Any]:
-        return list(map(self._record, positions))
+        return [self._record(position) for position in positions]  # `map` would take a StopIteration of extras for the end
 
     def _record(self, index: int) -> dict[str, Any]:
         record: dict[str, Any] = {"key": f"pycall:{index}"}
