@@ -14,7 +14,7 @@ from typing import Any
 from .engine.batch import FinishedBatch
 from .engine.errors import CheckpointError
 from .engine.explain import plan_text
-from .engine.plan import Batch, BucketBy, Pack, Plan, Scan, Shape, replace_input, walk
+from .engine.plan import Batch, BucketBy, Pack, Plan, Shape, walk
 from .engine.run import Resume
 from .engine.signature import checkpoint_signatures
 from .engine.units import Share
@@ -187,11 +187,3 @@ def _difference(state: Mapping[str, Any], ours: list[str]) -> str:
         return "the state was made by another pipeline: a function or an argument that its text does not show is another one"
     lines = [line for line in difflib.ndiff([str(t) for t in theirs], ours) if line[0] in "-+"]
     return "the state was made by another pipeline (- in the state, + in this loader):\n" + "\n".join(lines)
-
-
-def with_source(plan: Plan, change: Any) -> Plan:
-    """The plan over another source: `change(source)` of its scan's."""
-    if isinstance(plan, Scan):
-        return Scan(change(plan.source), plan.columns, plan.predicate, plan.limit, plan.offset)
-    below = plan.input  # type: ignore[attr-defined]
-    return replace_input(plan, with_source(below, change))

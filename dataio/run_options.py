@@ -14,13 +14,14 @@ from .engine.executors.base import Executor, Placement
 from .engine.explain import function_name
 from .engine.ledger import parse_bytes
 from .engine.physical import Program
-from .engine.plan import Shape, record_count, walk
+from .engine.plan import Shape, record_count, walk, with_source
 from .engine.run import RunOptions
 from .engine.settings import default_executor
 from .failures import failure_handling, min_survivors
 from .loader import DataLoader
 from .outputs import find_adapter, on_device
 from .sharding import agreement_for, as_shard, as_share, check_shardable
+from .sources.records import reordered
 
 if TYPE_CHECKING:
     from .pipelines import BoundPipeline
@@ -65,6 +66,9 @@ def make_loader(
     share = as_share(spec, steps)
     failures = failure_handling(log_errors, max_failures, quarantine, share)
     plan = bound.plan(whole_records=context is not None or failures.path is not None)
+    if spec is not None and spec.of > 1 and not spec.sticky:
+        plan = with_source(plan, reordered)
+        seed = 0 if seed is None else seed  # all ranks draw the same order
     check_shardable(share, next(n for n in walk(plan) if isinstance(n, Shape)))
     options = RunOptions(
         concurrency=_concurrency(concurrency),

@@ -113,11 +113,10 @@ class BufferPool:
         count = int(np.prod(shape, dtype=np.int64))
         size = size_class(count * dtype.itemsize)
         with self._lock:
-            free = self._free[size]
-            mapping = free.pop() if free else None
+            mapping = self._take(size)
             if mapping is not None:
                 self.hits += 1
-                self._free_bytes -= size
+                self._free_bytes -= mapping.size
             else:
                 self.misses += 1
                 self.resident += size
@@ -128,6 +127,14 @@ class BufferPool:
         weakref.finalize(owner, self._release, mapping, freed).atexit = False
         array = np.frombuffer(memoryview(owner), dtype=dtype, count=count).reshape(shape)
         return Block(array, mapping)
+
+    def _take(self, size: int) -> Mapping | None:
+        """A free buffer of this size, or one that is larger by up to a quarter: batches of a group or bucket differ in
+        size, and memory that was touched before costs far less than new pages."""
+        if free := self._free[size]:
+            return free.pop()
+        near = min((n for n, free in self._free.items() if free and size < n <= size + size // 4), default=None)
+        return None if near is None else self._free[near].pop()
 
     def _release(self, mapping: Mapping, freed: Callable[[int], None] | None) -> None:
         with self._lock:

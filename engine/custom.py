@@ -182,11 +182,10 @@ def global_generators(function: Callable[..., Any], depth: int = 3) -> frozenset
     names = _names(code)
     for name in names:
         value = scope.get(name)
-        if value is random or getattr(value, "__self__", None) is random._inst:  # type: ignore[attr-defined]
+        owner = getattr(value, "__self__", None)
+        if value is random or owner is random._inst:
             found.add("random")
-        elif (value is np and "random" in names) or value is np.random:
-            found.add("numpy.random")
-        elif getattr(value, "__self__", None) is np.random.mtrand._rand:
+        elif (value is np and "random" in names) or value is np.random or owner is np.random.mtrand._rand:
             found.add("numpy.random")
         elif inspect.isfunction(value) and value is not function:
             found |= global_generators(value, depth - 1)

@@ -58,11 +58,6 @@ def input_of(node: Plan) -> Plan | None:
     return getattr(node, "input", None)
 
 
-def replace_input(node: Plan, below: Plan) -> Plan:
-    """The node over another one."""
-    return replace(node, input=below)  # type: ignore[type-var]
-
-
 def walk(plan: Plan) -> Iterator[Plan]:
     """The nodes from the top down to the scan."""
     node: Plan | None = plan
@@ -278,3 +273,10 @@ def record_count(plan: Plan) -> int | None:
             case BatchOps() | MapBatches():
                 pass
     return count
+
+
+def with_source(plan: Plan, change: Callable[[Source], Source]) -> Plan:
+    """The plan over another source: `change(source)` of its scan's."""
+    if isinstance(plan, Scan):
+        return replace(plan, source=change(plan.source))
+    return replace(plan, input=with_source(plan.input, change))  # type: ignore[attr-defined, type-var]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator
@@ -14,6 +15,8 @@ from .rows import SequenceRows, rows_of
 if TYPE_CHECKING:
     from dataio.engine.shuffle import Order
     from dataio.engine.streams import Stream
+
+logger = logging.getLogger("dataio.sources")
 
 _AHEAD = 64
 """Records that plain iteration fetches at a time where no function of the user's is called for them."""
@@ -155,7 +158,7 @@ class RecordSource:
                 "window, shuffle(buffer=1000), or before it is made, or collect it first: "
                 "dataio.records(list(source)).shuffle()"
             )
-        return self._with(_shuffled(self._source, Order(seed, block, buffer)))
+        return self._with(shuffled(self._source, Order(seed, block, buffer)))
 
     def repeat(self, n: int | None = None) -> RecordSource:
         """The records `n` times, None without end; each time a shuffled source has another order.
@@ -243,7 +246,7 @@ def _records(stream: Stream, ahead: int) -> Iterator[Any]:
         stream.close()
 
 
-def _shuffled(source: Source, order: Order) -> Source:
+def shuffled(source: Source, order: Order) -> Source:
     """`source` in another order, as columns where it has them."""
     from dataio.engine.combine import CollectedRows, as_rows, is_addressable
     from dataio.engine.shuffle import ShuffledColumns, ShuffledRows, WindowedRows
@@ -262,6 +265,35 @@ def _shuffled(source: Source, order: Order) -> Source:
     if isinstance(rows, IndexedSource) and rows.length() is not None:
         return ShuffledRows(rows, order)
     return WindowedRows(rows, order)
+
+
+def reordered(source: Source) -> Source:
+    """`source` in an order that each pass draws from the run's seed; one whose length is not known is listed first."""
+    from dataio.engine.combine import as_rows
+    from dataio.engine.shuffle import Order
+
+    if source.length() is not None:
+        return shuffled(source, Order())
+    logger.warning("shard sticky=False lists the whole of %s in each epoch: its length is not known", source.describe())
+    return ListedRows(as_rows(source))
+
+
+class ListedRows(RowSource):
+    """A source of unknown length, read to its end at the beginning of each pass and then shuffled."""
+
+    def __init__(self, below: RowSource) -> None:
+        self.below = below
+
+    def describe(self) -> str:
+        return f"shuffle of all of {self.below.describe()}"
+
+    def length(self) -> None:
+        return None
+
+    def stream(self, pass_: Pass, state: Any = None) -> Stream:
+        from dataio.engine.shuffle import Order, ShuffledRows
+
+        return ShuffledRows(SequenceRows(list(self.below.rows(pass_))), Order()).stream(pass_, state)
 
 
 def _unshuffled(source: Source) -> Source:
