@@ -267,14 +267,6 @@ class Graph:
         """The batch before `number` was delivered before a checkpoint."""
         self.shape_mailbox.put((number - 1, None))
 
-    def mismatch(self, slot: str) -> BatchError:
-        return BatchError(
-            f"optional_slot_mismatch: slot {slot!r} is active for some records of a batch and not for others; "
-            "group records by their active slots",
-            batch=-1,
-            errors=[],
-        )
-
     def fail(self, error: BaseException) -> None:
         """A bug, in an actor or a worker: stop and raise at the consumer."""
         if not self._stopping.is_set():
@@ -291,8 +283,7 @@ class Graph:
         """
         started = time.perf_counter_ns()
         self._asking = True
-        if self.ledger.limit is not None:
-            self.ledger.wake()
+        self.ledger.wake()
         message = self.delivery.get()
         self._asking = False
         got = time.perf_counter_ns()

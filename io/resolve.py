@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 
 from ..engine.errors import DataioError, RecordError
-from .uri import local_path
+from .uri import local_path, scheme_of
 
 SOURCE_KEYS = ("reader", "path", "url", "uri")
 
@@ -47,7 +47,36 @@ def read_source(value: Any) -> Any:
         return value.read_all()
     if isinstance(value, dict):
         return _read_mapping(value)
-    raise RecordError(
+    raise unreadable(value)
+
+
+def place_of(value: Any) -> tuple[str, bool]:
+    """Where `read_source` would find the bytes, with nothing read, and whether it would read a range only.
+
+    Returns:
+        "inline_bytes" for what is in memory, "reader", "file" for a local path, or a URI's scheme.
+
+    Raises:
+        RecordError, ValueError: as `read_source` does.
+    """
+    if isinstance(value, (bytes, bytearray, memoryview, np.ndarray)):
+        return "inline_bytes", False
+    if isinstance(value, str) or hasattr(value, "__fspath__"):
+        uri = os.fspath(value)
+        return "file" if local_path(uri) is not None else str(scheme_of(str(uri))), False
+    if hasattr(value, "read_all"):
+        return "reader", False
+    if not isinstance(value, dict):
+        raise unreadable(value)
+    if value.get("bytes") is not None:
+        return "inline_bytes", False
+    offset, _ = byte_range(value)
+    return place_of(_source_in(value, ranged=offset is not None))[0], offset is not None
+
+
+def unreadable(value: Any) -> RecordError:
+    """The error for a value of a kind that holds no bytes."""
+    return RecordError(
         f"cannot read bytes from a {type(value).__name__}; give bytes, a path or URI, a reader or an array, or carry the "
         "value as it is with .passthrough()"
     )
@@ -145,21 +174,27 @@ def _read_mapping(value: dict[str, Any]) -> Any:
     if value.get("bytes") is not None:  # how image and audio columns of data sets hold their files
         return value["bytes"]
     offset, size = byte_range(value)
-    for key in SOURCE_KEYS:
-        source = value.get(key)
-        if source is None:
-            continue
-        if offset is None:
-            return read_source(source)
-        if key == "reader":
-            raise ValueError("range options do not go with a reader: make the reader with them")
-        path = local_path(os.fspath(source))
-        if path is not None:
-            return read_file(path, offset, size)
-        import fsspec
+    source = _source_in(value, ranged=offset is not None)
+    if offset is None:
+        return read_source(source)
+    path = local_path(os.fspath(source))
+    if path is not None:
+        return read_file(path, offset, size)
+    import fsspec
 
-        return fsspec.open(source, "rb").fs.cat_file(source, start=offset, end=offset + (size or 0))
-    raise RecordError(f"a mapping source needs one of bytes, {', '.join(SOURCE_KEYS)}; it has: {', '.join(map(str, value))}")
+    return fsspec.open(source, "rb").fs.cat_file(source, start=offset, end=offset + (size or 0))
+
+
+def _source_in(value: dict[str, Any], *, ranged: bool) -> Any:
+    """What a mapping says to read, the first of `SOURCE_KEYS` that it has."""
+    key = next((key for key in SOURCE_KEYS if value.get(key) is not None), None)
+    if key is None:
+        raise RecordError(
+            f"a mapping source needs one of bytes, {', '.join(SOURCE_KEYS)}; it has: {', '.join(map(str, value))}"
+        )
+    if ranged and key == "reader":
+        raise ValueError("range options do not go with a reader: make the reader with them")
+    return value[key]
 
 
 def byte_range(value: dict[str, Any]) -> tuple[int | None, int | None]:

@@ -12,14 +12,15 @@ import numpy as np
 
 from ..actor import Actor, Mark
 from ..batch import Job, Keys, stem
-from ..errors import MissingFieldError, PlanError, RecordError
+from ..errors import BatchError, MissingFieldError, PlanError, RecordError
 from ..executors.base import Task
 from ..expr import Cond, field_getter
 from ..ledger import BatchMemory
 from ..morsel import Morsel, column_values
-from ..physical import ChainProgram
+from ..physical import ChainProgram, Program
 from ..plan import Chain
 from ..rules import KEY_FIELDS, SEED_FIELD
+from ..schema import TensorType
 from ..streams import BadRecord, rows_of
 from ..units import Unit
 from ..work import MISSING, Failure, MorselResult, failure_of, run_morsel
@@ -34,6 +35,28 @@ _PLAIN_SOURCES = (str, bytes, bytearray, memoryview, np.ndarray, os.PathLike)
 def is_source_value(value: Any) -> bool:
     """True for what may stand for a whole record of a single-slot pipeline."""
     return isinstance(value, _PLAIN_SOURCES) or hasattr(value, "read_all")
+
+
+def slot_value(slot: str, record: Any, single: bool) -> Any:
+    """What a slot reads of a record; `single` when it is the pipeline's only one, so that the record itself may be it.
+
+    Raises:
+        MissingFieldError: a mapping without the field.
+        RecordError: a record that is no mapping and cannot be read itself.
+    """
+    if isinstance(record, Mapping):
+        try:
+            return record[slot]
+        except KeyError:
+            known = ", ".join(map(repr, record)) or "nothing"
+            text = f"slot {slot!r} reads field {slot!r}, which the record lacks; it has: {known}"
+        raise MissingFieldError(text)
+    if single and is_source_value(record):
+        return record
+    raise RecordError(
+        f"slot {slot!r} cannot be read from a record of type {type(record).__name__}; give mappings with the "
+        f"field {slot!r}, or project with dataio.map(...)"
+    )
 
 
 class SourceActor(Actor):
@@ -83,9 +106,11 @@ class SourceActor(Actor):
         """Make the job of one batch and queue its morsels."""
         graph = self.graph
         length = len(unit)
-        columns = Columns(unit, graph)
-        memory = BatchMemory(graph.ledger, graph.ledger.carried(unit))
-        graph.ledger.hold_back(self.units.held())
+        columns = Columns(unit, graph.program, graph.chains, graph.context)
+        # Where nothing is decoded a batch holds its records' own values.
+        held = self.units.held()
+        memory = BatchMemory(graph.ledger, graph.ledger.carried(unit) if held or not graph.program.inline else 0)
+        graph.ledger.hold_back(held)
         job = Job(
             number=number,
             unit=unit,
@@ -112,7 +137,7 @@ class SourceActor(Actor):
         for chain in graph.program.chains:
             if chain.slot in job.inactive or chain.is_object:
                 continue
-            kind = chain.type if chain.type.static else columns.uniform_type(chain)
+            kind = columns.row_type(chain)
             row: tuple[Any, Any] | None = None
             if kind.static:
                 row = kind.shape, np.dtype(kind.dtype)
@@ -148,12 +173,18 @@ class SourceActor(Actor):
 class Columns:
     """The columns that the chains of a plan read from one unit of records, and the rows that lack them."""
 
-    def __init__(self, unit: Unit, graph: Graph) -> None:
+    def __init__(
+        self,
+        unit: Unit,
+        program: Program,
+        chains: tuple[Chain, ...],
+        context: Callable[[Any], Any] | None = None,
+    ) -> None:
         self.unit = unit
         self.length = len(unit)
         self.failures: dict[int, Failure] = {}
         self.values: dict[str, Sequence[Any]] = {}
-        self.chains = graph.program.chains
+        self.chains = program.chains
         self.single = len(self.chains) == 1
         self.context: list[Any] | None = None
         if unit.batch is None:
@@ -162,17 +193,17 @@ class Columns:
             if BadRecord in kinds:
                 self._mark_bad(rows)
             self.mappings = kinds == {dict}
-        self.inactive = self._inactive(graph.chains, graph)
+        self.inactive = self._inactive(chains)
         for chain in self.chains:
             if chain.slot not in self.inactive:
                 self._extract(chain)
         names = dict.fromkeys(f for c in self.chains if c.slot not in self.inactive for f in c.fields)
-        if graph.program.random:
+        if program.random:
             names[SEED_FIELD] = None
         for name in names:
             self._extract_field(name)
-        if graph.context is not None:
-            self.context = self._context(graph.context)
+        if context is not None:
+            self.context = self._context(context)
 
     @property
     def rows(self) -> list[Any]:
@@ -217,22 +248,11 @@ class Columns:
         self.values[slot] = [None if i in self.failures else self._slot_value(slot, i, row) for i, row in enumerate(rows)]
 
     def _slot_value(self, slot: str, row: int, record: Any) -> Any:
-        error: Exception
-        if isinstance(record, Mapping):
-            try:
-                return record[slot]
-            except KeyError:
-                known = ", ".join(map(repr, record)) or "nothing"
-                error = MissingFieldError(f"slot {slot!r} reads field {slot!r}, which the record lacks; it has: {known}")
-        elif self.single and is_source_value(record):
-            return record
-        else:
-            error = RecordError(
-                f"slot {slot!r} cannot be read from a record of type {type(record).__name__}; give mappings with the "
-                f"field {slot!r}, or project with dataio.map(...)"
-            )
-        self.failures[row] = failure_of(row, slot, "read", "read", None, error)
-        return None
+        try:
+            return slot_value(slot, record, self.single)
+        except (MissingFieldError, RecordError) as error:
+            self.failures[row] = failure_of(row, slot, "read", "read", None, error)
+            return None
 
     def _extract_field(self, name: str) -> None:
         """A scalar column that arguments read; rows without it hold MISSING."""
@@ -256,8 +276,11 @@ class Columns:
             self.values[name] = column_values(self.unit.batch.column(name))  # type: ignore[union-attr]
         return self.values[name]
 
-    def uniform_type(self, chain: ChainProgram) -> Any:
-        """The row type when every record of the batch gives the chain's arguments the same values."""
+    def row_type(self, chain: ChainProgram) -> TensorType:
+        """What is known of the slot's rows before any is decoded: more than the plan says when every record of the batch
+        gives the chain's arguments the same values."""
+        if chain.type.static:
+            return chain.type
         values: dict[str, Any] = {}
         for name in chain.fields:
             column = self.column(name)
@@ -269,7 +292,7 @@ class Columns:
 
     # ---------------------------------------------------------------- activity
 
-    def _inactive(self, chains: tuple[Chain, ...], graph: Graph) -> frozenset[str]:
+    def _inactive(self, chains: tuple[Chain, ...]) -> frozenset[str]:
         """Slots that are switched off for this batch: all of its records must agree."""
         conditional = [c for c in chains if c.optional or c.skip is not None]
         if not conditional:
@@ -288,7 +311,12 @@ class Columns:
             raise PlanError(f"every slot is switched off for record {self._first(empty)}: nothing is left to deliver")
         for slot, rows in off.items():
             if rows.any() and (rows != good).any():
-                raise graph.mismatch(slot)
+                raise BatchError(
+                    f"optional_slot_mismatch: slot {slot!r} is active for some records of a batch and not for others; "
+                    "group records by their active slots",
+                    batch=-1,
+                    errors=[],
+                )
         return frozenset(slot for slot, rows in off.items() if rows.any())
 
     def _first(self, rows: np.ndarray) -> int:
