@@ -46,7 +46,8 @@ class Recent(Generic[T]):
         """The value of `key`, made by `make` if it is not here."""
         with self._lock:
             if key in self._found:
-                return self._found[key]
+                self._found[key] = found = self._found.pop(key)  # now the last to be dropped
+                return found
         made = make()
         with self._lock:
             self._found[key] = made
@@ -89,8 +90,12 @@ class Order:
         if self.block is None and self.window is None:
             return Permutation(length, *key)
         blocks = None if self.block is None else _Blocks(length, self.block, key)
-        window = self.window if self.window is not None else BLOCKS_PER_WINDOW * (self.block or 1)
-        return _Windows(length, window, key, blocks)
+        return _Windows(length, self.window_size or length, key, blocks)
+
+    @property
+    def window_size(self) -> int | None:
+        """Positions that are shuffled among each other, None for all."""
+        return self.window if self.window is not None or self.block is None else BLOCKS_PER_WINDOW * self.block
 
     def describe(self) -> dict[str, int | None]:
         """The settings that are in use."""
@@ -296,11 +301,16 @@ class ShuffledColumns(ColumnarSource):
         schema = self.schema()
         read = schema if columns is None else [schema.field(name) for name in columns]
         step = _LARGE_ROWS if any(is_large(field.type) for field in read) else _ROWS
-        for first in range(start, stop, step):
-            batch = self._take(range(first, min(first + step, stop)), columns, pass_)
+        window = self.order.window_size or step
+        # Batches end where a window does, so that no batch needs the places of two of them when one fills it.
+        align = step // window * window if window < step else window
+        while start < stop:
+            end = min(start + step, (start // align + 1) * align, stop)
+            batch = self._take(range(start, end), columns, pass_)
             if batch is None:
                 raise InternalError(f"{self.below.describe()} cannot be read by row number")
             yield batch
+            start = end
 
     def take(self, rows: Sequence[int], columns: tuple[str, ...] | None) -> None:
         """Not offered: which row has a number depends on the pass."""

@@ -250,10 +250,10 @@ class RowGroups:
         return taken(found, np.argsort(np.concatenate(places), kind="stable").tolist())
 
     def _group(self, number: int, columns: tuple[str, ...]) -> pa.Table:
-        return self._read.get(
-            (number, columns),
-            lambda: self._groups[number].to_table(schema=self._dataset.schema, columns=list(columns)),
-        )
+        return self._read.get((number, columns), lambda: self._load(number, columns))
+
+    def _load(self, number: int, columns: tuple[str, ...]) -> pa.Table:
+        return self._groups[number].to_table(schema=self._dataset.schema, columns=list(columns))
 
 
 class LoadedSource(ColumnarSource):

@@ -23,7 +23,7 @@ def rows_of(found: Any, what: str, title: str | None = None) -> RowSource:
 
 def is_indexed(found: Any) -> bool:
     """Whether `found[0]` to `found[len(found) - 1]` are its records, in order."""
-    if isinstance(found, Sequence):
+    if isinstance(found, Sequence) or hasattr(found, "iloc"):
         return True
     # Sets have no order; mappings and the like are indexed by key; PyTorch's iterable data sets inherit a `__getitem__`.
     if isinstance(found, (Mapping, Set)) or hasattr(found, "keys"):
