@@ -31,6 +31,7 @@ logger = logging.getLogger("dataio.memory")
 
 FETCHED, SOURCE, BATCHES, DELIVERED = ACCOUNTS = ("fetched", "source", "batches", "delivered")
 _UNITS = {"": 1, **{p + s: b ** (i + 1) for i, p in enumerate("kmgt") for s, b in (("", 1000), ("b", 1000), ("ib", 1024))}, "b": 1}
+_PLAIN = frozenset((int, float, bool, type(None)))
 _SAMPLE = 4
 """Records of a batch that are looked at to estimate what all of them carry."""
 
@@ -84,13 +85,6 @@ class Charge:
         if nbytes:
             self._ledger._gone(self._account, nbytes)
 
-    def used(self, nbytes: int) -> None:
-        """Take out up to `nbytes`, at once; with the ledger's lock held."""
-        nbytes = min(nbytes, self._nbytes)
-        self._nbytes -= nbytes
-        self._account.now -= nbytes
-        self._ledger._total.now -= nbytes
-
     def __del__(self) -> None:
         self.drop()
 
@@ -116,20 +110,27 @@ class BatchMemory:
         """`carried`: bytes that its records hold."""
         self.ledger = ledger
         self._account = ledger._accounts[BATCHES]
-        self._nbytes = 0
-        self._carried = Charge(ledger, ledger._accounts[FETCHED], carried)
-        self._expected = Charge(ledger, self._account, 0)
+        self._nbytes = self._expected = 0
+        self._carried = carried
+        if carried:
+            ledger._add(ledger._accounts[FETCHED], carried)
 
     def add(self, nbytes: int) -> None:
         """Called by the ledger, with its lock held."""
-        if nbytes > 0:
-            self._expected.used(nbytes)
+        if nbytes > 0 and self._expected:
+            used = min(nbytes, self._expected)
+            self._expected -= used
+            self._account.now -= used
+            self.ledger._total.now -= used
         self._nbytes += nbytes
         self._account.add(nbytes)
 
     def expect(self, nbytes: int) -> None:
         """An estimate of what the batch will hold: what is entered until `finished` takes its place."""
-        self._expected = Charge(self.ledger, self._account, nbytes)
+        self._drop_expected()
+        self._expected = nbytes
+        if nbytes:
+            self.ledger._add(self._account, nbytes)
 
     def allocate(self, pool: BufferPool, shape: tuple[int, ...], dtype: np.dtype) -> Block:
         """A batch buffer; it leaves the account when its last view dies."""
@@ -157,12 +158,26 @@ class BatchMemory:
 
     def finished(self) -> None:
         """The records are decoded, and what became of them is entered."""
-        self._carried.drop()
-        self._expected.drop()
+        carried, self._carried = self._carried, 0
+        if carried:
+            self.ledger._gone(self.ledger._accounts[FETCHED], carried)
+        self._drop_expected()
+
+    def _drop_expected(self) -> None:
+        expected, self._expected = self._expected, 0
+        if expected:
+            self.ledger._gone(self.ledger._accounts[BATCHES], expected)
+
+    def __del__(self) -> None:
+        self.finished()
 
     def deliver(self) -> None:
         """The consumer takes the batch."""
         ledger = self.ledger
+        if not self._nbytes:
+            self._account = ledger._accounts[DELIVERED]
+            ledger.wake()
+            return
         with ledger._lock:
             ledger._settle()
             self._account.now -= self._nbytes
@@ -203,8 +218,7 @@ class Ledger:
 
     def _gone(self, entry: Account | BatchMemory, nbytes: int) -> None:
         self._left.append((entry, nbytes))
-        if self._waiting:
-            self.wake()
+        self.wake()
 
     def _settle(self) -> None:
         """Apply what has left; with the lock held."""
@@ -279,8 +293,8 @@ class Ledger:
         """
         if self.limit is None:
             return True
+        self._waiting = True  # before looking, so that whatever changes afterwards wakes
         while not stopped():
-            self._waiting = True  # first, so that whatever changes after the look below wakes
             alone, due = not busy(), asked()
             room = self.limit - self.total()
             more = needed()
@@ -292,11 +306,13 @@ class Ledger:
                 pool.trim(max(0, room))  # free buffers beyond the limit are memory too
                 return True
             self._wakes.get()
+        self._waiting = False
         return False
 
     def wake(self) -> None:
         """Have a waiting `admit` look again."""
-        self._wakes.put(None)
+        if self._waiting:
+            self._wakes.put(None)
 
     def _warn(self, needed: int) -> None:
         if self._warned:
@@ -339,7 +355,15 @@ def buffer_bytes(shape: tuple[int, ...], dtype: np.dtype) -> int:
 
 
 def value_bytes(value: Any) -> int:
-    """Roughly the bytes of a record's content: of bytes, text and arrays, alone or as fields."""
+    """Roughly the bytes of a record's content: of bytes, text, arrays and lists, alone or as fields. Called per batch."""
+    kind = type(value)
+    if kind is dict:
+        total = 0
+        for inner in value.values():
+            total += value_bytes(inner)
+        return total
+    if kind in _PLAIN:
+        return 0
     if isinstance(value, (bytes, bytearray, str)):
         return len(value)
     if isinstance(value, Mapping):
