@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .engine import plan as nodes
-from .engine.calls import BatchTransform
+from .engine.calls import BatchTransform, Transform
 from .engine.custom import CustomOp, canonical_function
 from .engine.explain import explain as explain_plan
 from .engine.explain import function_name, key_text
 from .engine.expr import Cond
 from .engine.rules import optimize
 from .engine.signature import canonical_plan, signature
-from .engine.source import Source
 from .stages import (
     BatchStage,
     BucketByStage,
@@ -124,24 +123,45 @@ class Pipeline:
 
     def explain(self) -> str:
         """The stages as a text tree; `bind(records).explain()` also shows the optimised plan."""
-        tree: list[tuple[str, list[str]]] = []
+        tree = [_slot_tree(s, chain) for s, chain in zip(self.slots, self.chains())]
         if self.map_records:
-            tree.append((f"map_records: {', '.join(map(function_name, self.map_records))}", []))
-        for s, chain in zip(self.slots, self.chains()):
-            lines = [f"skip_when: {s.skip_cond}"] if s.skip_cond else []
-            lines += [f"source: record[{s.output!r}]", f"decode: {chain.decoder}"]
-            lines += [f"transform: {t}" for t in chain.transforms]
-            tree.append((f'Slot "{s.output}"{" [optional]" if s.optional else ""}', lines))
-        tree.append((_shape_text(self.shape), []))
+            tree.append(_Tree("map_records", [_Tree(function_name(f)) for f in self.map_records]))
+        tree.append(_Tree(_shape_text(self.shape)))
         if self.map_batches:
-            tree.append((f"map_batches: {', '.join(map(function_name, self.map_batches))}", []))
-        out = ["Pipeline"]
-        for i, (title, lines) in enumerate(tree):
-            last = i == len(tree) - 1
-            out.append(f"{'└── ' if last else '├── '}{title}")
-            for j, line in enumerate(lines):
-                out.append(f"{'    ' if last else '│   '}{'└── ' if j == len(lines) - 1 else '├── '}{line}")
-        return "\n".join(out)
+            names = (str(f) if isinstance(f, BatchTransform) else function_name(f) for f in self.map_batches)
+            tree.append(_Tree("map_batches", [_Tree(name) for name in names]))
+        return "\n".join(["Pipeline", *_tree_lines(tree)])
+
+    def dry_run(self, records: Any, *, max_records: int | None = 8) -> dict[str, Any]:
+        """Run the first records and report what came of them, without raising for what a run would raise or skip.
+
+        A real run in every other way: one pass with the pipeline's own loader, on threads, NumPy output, seed 0. A
+        last batch that is not full is kept even under `drop_last`, and a failed record is reported instead of skipped.
+
+        Args:
+            records: what `bind` takes.
+            max_records: how many of them; None: all. `collate()` ends with the batch that reaches it.
+
+        Returns:
+            `ok`: at least one record came through, and there was no error.
+            `records_attempted`, `records_ok`, `batches_emitted`: numbers.
+            `active_slots`: sorted names of the slots that some batch had.
+            `errors`: dicts with `stage` and `message`. "configure": parameters are not set, and nothing was run;
+            "records": the source is empty, of no use, or raised; "iter": an exception of the run; else the stage of a
+            failed record, with its number in this run as `index`.
+            `unresolved_params` (sorted), `required_columns`: as the methods say.
+            And once it ran: `wall_time_ms`; `slot_shapes`: `shape`, `dtype` and `bytes_per_sample` of each slot that
+            is one tensor in the first batch with records; `batch_bytes_estimate`: bytes of that batch's tensors, 0
+            without one.
+
+        Raises:
+            TypeError, ValueError: `max_records` is no number of at least 0.
+            Exception: what Python functions on batches raise, unless it is a ValueError, KeyError, TypeError or
+                RuntimeError.
+        """
+        from .dry_run import dry_run
+
+        return dry_run(self, records, max_records)
 
     # ---------------------------------------------------------------- binding
 
@@ -225,6 +245,35 @@ def _plain_fields(shape: BucketByStage | PackStage) -> dict[str, Any]:
         elif callable(found.get(name)):
             found[name] = canonical_function(found[name])
     return found
+
+
+class _Tree(NamedTuple):
+    """A line of `explain()` and those below it."""
+
+    title: str
+    below: Sequence[_Tree] = ()
+
+
+def _tree_lines(tree: Sequence[_Tree], before: str = "") -> Iterator[str]:
+    for node in tree:
+        last = node is tree[-1]
+        yield f"{before}{'└── ' if last else '├── '}{node.title}"
+        yield from _tree_lines(node.below, before + ("    " if last else "│   "))
+
+
+def _slot_tree(stage: SlotStage, chain: nodes.Chain) -> _Tree:
+    lines = [_Tree(f"skip_when: {stage.skip_cond}")] if stage.skip_cond else []
+    lines += [_Tree(f"source: record[{stage.output!r}]"), _Tree(f"decode: {chain.decoder}")]
+    if chain.transforms:
+        lines.append(_Tree("transforms:", [_Tree(_transform_text(t)) for t in chain.transforms]))
+    return _Tree(f'Slot "{stage.output}"{" [optional]" if stage.optional else ""}', lines)
+
+
+def _transform_text(transform: Transform) -> str:
+    """The call, or what `configure` has yet to give it."""
+    if not (pending := transform.params()):
+        return str(transform)
+    return f"<deferred {transform.name}> pending {', '.join(f'param:{name}' for name in pending)}"
 
 
 def _shape_text(shape: ShapeStage | None) -> str:
@@ -433,17 +482,52 @@ class BoundPipeline:
 
     # ---------------------------------------------------------------- the plan
 
+    @property
+    def length(self) -> int | None:
+        """Records of one pass (of `collate()`: batches), None when that is not known before reading.
+
+        Raises:
+            TypeError: the records are no source of records.
+        """
+        return nodes.record_count(self._below())
+
+    def execution_plan(self, record: Any, *, index: int = 0) -> dict[str, Any]:
+        """What would be run for one record, rewritten as it runs; nothing is read. Record maps are called.
+
+        Args:
+            record: as the source gives it.
+            index: its number in the pass, which the random draws of record maps follow from.
+
+        Returns:
+            `chains`: a dict for each slot that is active for this record: `name`; `ops`, names from "read" on; `read_work`,
+            where its bytes lie ("inline_bytes", "file", "reader", or a URI's scheme; None for a value that is passed
+            on as it is); `read_strategy`, "full_bytes", "range", "container" (the decoder reads the parts it needs) or
+            "passthrough"; `decode_work`, the decoder's name; `transform_ops`, their number; `slot_write_layout`,
+            `shape`, `dtype` and `bytes_per_sample` of the rows that workers write into the batch, None where that is not
+            known before decoding.
+            `output_count`: active slots.
+            `work_stages`: of "read", "decode" and "transform", those that some chain has.
+            `slot_write_layout`: that of the only slot; None where there are several.
+            `stream_shape`, `map_record_ops`, `map_batch_ops`: as in `Pipeline.describe()`.
+
+        Raises:
+            TypeError, ValueError, KeyError: an `index` that is none, a record or a value that cannot be read, a missing
+                field, a plan that cannot run; or whatever a record map raises.
+        """
+        from .execution_plan import execution_plan
+
+        return execution_plan(self, record, index)
+
     def plan(self, *, whole_records: bool = False) -> nodes.Plan:
         """The logical plan, as written."""
+        return self.pipeline.to_plan(self._below(), whole_records=whole_records)
+
+    def _below(self) -> nodes.Plan:
+        """What gives the records."""
         from .query import Query
         from .sources import as_source
 
-        if isinstance(self.records, Query):
-            below = self.records.plan
-        else:
-            source: Source = as_source(self.records)
-            below = nodes.Scan(source)
-        return self.pipeline.to_plan(below, whole_records=whole_records)
+        return self.records.plan if isinstance(self.records, Query) else nodes.Scan(as_source(self.records))
 
     def explain(self) -> str:
         """The plan as written, the rules that fired, and the plan as it runs."""

@@ -336,21 +336,31 @@ def test_describe(shape: Any, expected: dict[str, Any]) -> None:
 
 EXPLAINED = """\
 Pipeline
-├── map_records: fn, named
 ├── Slot "image"
 │   ├── skip_when: (col:bad) or (col:n < 3)
 │   ├── source: record['image']
 │   ├── decode: image(normalize=none, layout=hwc)
-│   └── transform: resize(h=param:h, w=col:width)
+│   └── transforms:
+│       └── <deferred resize> pending param:h
 ├── Slot "label" [optional]
 │   ├── source: record['label']
 │   └── decode: passthrough()
+├── map_records
+│   ├── fn
+│   └── named
 ├── batch: batch_size=8, drop_last=False, prefetch=2
-└── map_batches: fn"""
+└── map_batches
+    └── fn"""
 
 
 def test_explain() -> None:
     assert full().explain() == EXPLAINED
+
+
+def test_explain_has_one_line_per_transform() -> None:
+    pipe = dataio.pipeline(DECODED.resize(h=dataio.param("h"), w=dataio.col("width")).center_crop(h=4, w=4))
+    below = pipe.configure(h=8).explain().split("transforms:\n")[1].splitlines()
+    assert below[:2] == ["│       ├── resize(h=8, w=col:width)", "│       └── center_crop(h=4, w=4)"]
 
 
 @pytest.mark.parametrize(
