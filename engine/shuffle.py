@@ -31,6 +31,8 @@ BLOCKS_PER_WINDOW = 4
 """Blocks whose records are shuffled among each other."""
 _ROWS, _LARGE_ROWS = 8192, 256  # per batch of a shuffled table: few where a row may be an image, since rows are copied
 
+_SMALL = 1 << 16  # numbers of an order that is kept as an array
+
 T = TypeVar("T")
 
 
@@ -113,7 +115,7 @@ class _Blocks:
         self._size = size
         self._left = length % size
         blocks = length // size
-        self._blocks = Permutation(blocks, *key)
+        self._blocks = _worked_out(Permutation(blocks, *key))
         self._left_from = Permutation(blocks + 1, *key, 0, 0)[0] * size
         self._end = blocks * size  # number of the first record that is left over
 
@@ -123,7 +125,7 @@ class _Blocks:
         places, inside = np.divmod(np.where(after, positions - self._left, positions), self._size)
         between = (positions >= self._left_from) & ~after
         places[between] = 0
-        found = (self._blocks.at(places) * self._size + inside) if self._end else np.empty_like(positions)
+        found = (_numbers(self._blocks, places) * self._size + inside) if self._end else np.empty_like(positions)
         found[between] = self._end + positions[between] - self._left_from
         return found
 
@@ -133,19 +135,41 @@ class _Windows:
 
     def __init__(self, length: int, size: int, key: tuple[int, ...], below: _Blocks | None) -> None:
         self._length, self._size, self._key, self._below = length, size, key, below
-        self._recent: Recent[Permutation] = Recent()
+        self._recent: Recent[Permutation | NDArray[np.int64]] = Recent()
 
     def at(self, positions: Positions) -> NDArray[np.int64]:
         checked = checked_positions(positions, self._length)
-        array = np.arange(checked.start, checked.stop) if isinstance(checked, range) else checked
-        windows, inside = np.divmod(array, self._size)
-        found = np.empty(len(array), np.int64)
-        for window, rows in grouped(windows):
-            start = window * self._size
-            size = min(self._size, self._length - start)
-            order = self._recent.get(window, lambda: Permutation(size, *self._key, window))  # noqa: B023
-            found[rows] = start + order.at(inside[rows])
+        found = np.empty(len(checked), np.int64)
+        if isinstance(checked, range):
+            for window in range(checked.start // self._size, -(-checked.stop // self._size)):
+                start = window * self._size
+                first, stop = max(checked.start, start), min(checked.stop, start + self._size)
+                order = self._order(window)
+                inside = range(first - start, stop - start)
+                found[first - checked.start : stop - checked.start] = start + _numbers(order, inside)
+        else:
+            windows, places = np.divmod(checked, self._size)
+            for window, rows in grouped(windows):
+                found[rows] = window * self._size + _numbers(self._order(window), places[rows])
         return found if self._below is None else self._below.at(found)
+
+    def _order(self, window: int) -> Permutation | NDArray[np.int64]:
+        """The order inside a window."""
+        size = min(self._size, self._length - window * self._size)
+        return self._recent.get(window, lambda: _worked_out(Permutation(size, *self._key, window)))
+
+
+def _worked_out(order: Permutation) -> Permutation | NDArray[np.int64]:
+    """A small order as an array: looking up single numbers of it again and again costs less."""
+    return order.at(range(len(order))) if len(order) <= _SMALL else order
+
+
+def _numbers(order: Permutation | NDArray[np.int64], positions: Positions) -> NDArray[np.int64]:
+    if isinstance(order, Permutation):
+        return order.at(positions)
+    if isinstance(positions, range):
+        return order[positions.start : positions.stop]
+    return order[np.asarray(positions)]
 
 
 def grouped(labels: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.intp]]]:

@@ -210,8 +210,12 @@ def records(records: Iterable[Any]) -> RecordSource:
 
 def _plain(source: Source, pass_: Pass) -> Iterator[Any]:
     """The records of a pass; errors as they were raised."""
+    from dataio.engine.combine import MappedRows
     from dataio.engine.plan import Scan
     from dataio.engine.streams import open_stream
+
+    if isinstance(source, MappedRows):  # what lies below is read ahead, no function is called ahead
+        return _mapped(source.function, _plain(source.below, pass_), pass_)
 
     def ahead() -> int:
         below = list(_chain(source))[-1]
@@ -219,6 +223,19 @@ def _plain(source: Source, pass_: Pass) -> Iterator[Any]:
         return 1 if calls or not isinstance(below, (SequenceRows, ColumnarSource)) else _AHEAD
 
     return _records(open_stream(Scan(source), pass_), ahead())
+
+
+def _mapped(function: Callable[[Any], Any], records: Iterator[Any], pass_: Pass) -> Iterator[Any]:
+    from dataio.engine.custom import record_caller
+    from dataio.engine.streams import source_error
+
+    call = record_caller(function, pass_.seed, pass_.epoch)
+    for index, record in enumerate(records):
+        try:
+            found = call(record, index)
+        except StopIteration as error:  # would be taken for the end of the records
+            raise source_error(error, index) from error
+        yield found
 
 
 def _records(stream: Stream, ahead: int) -> Iterator[Any]:
