@@ -30,6 +30,7 @@ from .stages import (
 )
 
 if TYPE_CHECKING:
+    from .aliases import Concurrency, OnFailure, Order, PinMemory, RaggedPolicy, ShardLike
     from .loader import DataLoader
 
 DEFAULT_PREFETCH = 4
@@ -337,11 +338,11 @@ class BoundPipeline:
         self,
         output: Any = "torch",
         *,
-        concurrency: int | str | None = "auto",
-        pin_memory: bool | str = "auto",
-        ragged: str = "list",
-        on_failure: str | int = "skip",
-        order: str | None = None,
+        concurrency: Concurrency | None = "auto",
+        pin_memory: PinMemory = "auto",
+        ragged: RaggedPolicy = "list",
+        on_failure: OnFailure = "skip",
+        order: Order | None = None,
         seed: int | None = None,
         emit_empty_batches: bool = True,
         log_errors: Any = False,
@@ -353,7 +354,7 @@ class BoundPipeline:
         workers: str | None = "auto",
         worker_niceness: int | None = None,
         worker_cpus: Iterable[int] | None = None,
-        shard: Any = None,
+        shard: ShardLike = None,
         steps: str | None = None,
     ) -> DataLoader:
         """Check everything and return the loader; nothing is read before it is iterated.
@@ -366,7 +367,8 @@ class BoundPipeline:
             on_failure: "strict" raises on the first row error; "skip" drops failed rows and raises when a batch has no
                 survivor; n asks for at least n survivors.
             order: "submit" (default) or "completion".
-            seed: of all random ops; None draws one for this loader.
+            seed: of all random ops and unseeded shuffles; None draws one for this loader, or is 0 for a shard, so that all
+                ranks have one order.
             emit_empty_batches: whether batches without survivors (`on_failure=0`) are delivered.
             log_errors: True logs each row error on `dataio.rows`; a callable gets each error dict.
             max_failures: how many records may fail before `FailureBudgetError` is raised instead of the next batch: a
@@ -432,19 +434,19 @@ class BoundPipeline:
                 raise TypeError(f"unknown option {name!r}; known: {', '.join(_OPTIONS)}")
         return replace(self, settings={**self.settings, **options})
 
-    def concurrency(self, value: int | str) -> BoundPipeline:
+    def concurrency(self, value: Concurrency) -> BoundPipeline:
         return self.options(concurrency=value)
 
-    def pin_memory(self, value: bool | str) -> BoundPipeline:
+    def pin_memory(self, value: PinMemory) -> BoundPipeline:
         return self.options(pin_memory=value)
 
-    def ragged(self, value: str) -> BoundPipeline:
+    def ragged(self, value: RaggedPolicy) -> BoundPipeline:
         return self.options(ragged=value)
 
-    def on_failure(self, value: str | int) -> BoundPipeline:
+    def on_failure(self, value: OnFailure) -> BoundPipeline:
         return self.options(on_failure=value)
 
-    def order(self, value: str) -> BoundPipeline:
+    def order(self, value: Order) -> BoundPipeline:
         return self.options(order=value)
 
     def seed(self, value: int) -> BoundPipeline:
@@ -456,7 +458,7 @@ class BoundPipeline:
     def log_errors(self, value: Any = True) -> BoundPipeline:
         return self.options(log_errors=value)
 
-    def shard(self, value: Any) -> BoundPipeline:
+    def shard(self, value: ShardLike) -> BoundPipeline:
         return self.options(shard=value)
 
     def steps(self, value: str | None) -> BoundPipeline:
