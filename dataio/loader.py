@@ -151,7 +151,8 @@ class DataLoader:
         """
         shape = next(n for n in walk(self._logical) if isinstance(n, Shape))
         records = record_count(self._logical)
-        if records is None or not isinstance(shape, (BatchNode, Collate)):
+        known = self._options.agreement is None and isinstance(shape, (BatchNode, Collate))
+        if records is None or not known:
             raise TypeError("the length of this loader is not known before it is iterated")
         if isinstance(shape, Collate):
             return records

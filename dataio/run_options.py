@@ -68,7 +68,8 @@ def make_loader(
     plan = bound.plan(whole_records=context is not None or failures.path is not None)
     if spec is not None and spec.of > 1 and not spec.sticky:
         plan = with_source(plan, reordered)
-        seed = 0 if seed is None else seed  # all ranks draw the same order
+    if share.of > 1 and seed is None:
+        seed = 0  # all ranks draw the same order
     check_shardable(share, next(n for n in walk(plan) if isinstance(n, Shape)))
     options = RunOptions(
         concurrency=_concurrency(concurrency),

@@ -130,11 +130,11 @@ def as_share(shard: ShardSpec | None, steps: Any) -> Share:
 
 
 def agreement_for(share: Share, known_length: bool) -> Callable[[], Agreement] | None:
-    """How this rank agrees with the others on the number of steps: needed where they cannot all work it out, because
-    the number of records is not known before reading, and possible where a process group exists.
+    """How this rank agrees with the others on the number of steps: needed where they cannot all work it out, because each
+    rank's records are its own or their number is not known before reading, and possible where a process group exists.
     """
     group = _process_group()
-    if known_length or share.steps is None or group is None or group.get_world_size() < 2:
+    if share.steps is None or (share.of > 1 and known_length) or group is None or group.get_world_size() < 2:
         return None
     loader = next(_loaders)
     passes = count()
@@ -149,7 +149,7 @@ class StoreAgreement:
     """Ranks tell each other how many batches they have through the key-value store of the process group.
 
     No collective is called: these run on the trainer's thread, and calling one from another thread would pair it with
-    the wrong one on another rank.
+    the wrong one on another rank. The connection is the loader's own: the trainer may wait on its for as long as it likes.
     """
 
     def __init__(self, prefix: str) -> None:
@@ -158,7 +158,8 @@ class StoreAgreement:
 
         self.rank = dist.get_rank()
         self.ranks = dist.get_world_size()
-        self._store = dist.PrefixStore(prefix, _get_default_store())
+        store = _get_default_store()
+        self._store = dist.PrefixStore(prefix, store.clone() if hasattr(store, "clone") else store)
 
     def exchange(self, window: int, batches: int, stopped: Callable[[], bool]) -> list[int] | None:
         """See `Agreement.exchange`.

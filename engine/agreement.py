@@ -1,19 +1,21 @@
 """How ranks whose records may not be the same agree on the number of steps, so that none starts one alone.
 
-Each rank cuts a window of batches ahead and tells the others how many it has. While all windows are full they go on; at
-the first that is not, `steps` says what every rank does with the rest.
+Each rank cuts a window of batches ahead and tells the others how many it has. While some rank has more, `steps` says what
+the others do: "drop" ends with the first rank that ends, "pad" and "short" go on to the last batch of any rank. So the
+number of steps depends on the records alone, not on where the windows begin, and a resumed run agrees on the same.
+
+A rank whose source fails tells the others, and all of them end after the batches before the failure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
-from itertools import islice
+from itertools import count, islice
 from typing import Protocol
 
-from .errors import PlanError, SourceError
+from .errors import PlanError, StepsError
 from .plan import Batch, Shape
-from .units import Cutter, Steps, Unit
+from .units import BatchCutter, Cutter, Steps, Unit
 
 WINDOW = 8
 """Batches that are cut ahead, at least."""
@@ -25,14 +27,20 @@ class Agreement(Protocol):
     rank: int
 
     def exchange(self, window: int, batches: int, stopped: Callable[[], bool]) -> list[int] | None:
-        """Tell the other ranks how many batches this one has in window `window`; what each of them has, by rank.
+        """Tell the other ranks how many batches this one has in window `window`: n, or -1 - n when it failed after n of
+        them. What each of them has, by rank.
 
         None when `stopped()` became true while waiting.
         """
 
 
 class AgreedSteps:
-    """The units of a cutter, as many as every rank has, or made up to as many as some rank has."""
+    """The units of a cutter, as many as every rank has ("drop"), or made up to as many as some rank has.
+
+    Raises, from `__next__`:
+        StepsError: another rank failed, or did not answer in time.
+        PlanError: a rank without any record has none to repeat.
+    """
 
     def __init__(
         self,
@@ -56,54 +64,59 @@ class AgreedSteps:
         return next(self._agreed)
 
     def _agree(self, window: int) -> Iterator[Unit]:
-        number, last = 0, None
-        while True:
+        last: Unit | None = None
+        for number in count():
             units: list[Unit] = []
-            failure: SourceError | None = None
+            failure: Exception | None = None
             try:
-                units.extend(islice(self._units, window))
-            except SourceError as error:
+                units.extend(islice(self._units, window))  # what came before an exception stays in the list
+            except Exception as error:
                 failure = error
-            complete = units if self._steps != "drop" else [u for u in units if u.full]
-            counts = self._agreement.exchange(number, len(complete), self._stopped)
+            counts = self._exchange(number, units, failure)
             if counts is None:
                 return
+            failed = {rank: -1 - has for rank, has in enumerate(counts) if has < 0}
+            steps = min(failed.values()) if failed else max(counts)
+            if self._steps == "drop":
+                steps = min([steps, *(has for has in counts if has >= 0)])
+            yield from units[:steps]
+            last = units[-1] if units else last
+            for _ in range(len(units), steps):
+                yield self._extra(last)
             if failure is not None:
-                yield from units
                 raise failure
-            if min(counts) == window:
-                yield from units
-                last = units[-1]
-                number += 1
-                continue
-            yield from self._rest(complete, counts, last)
-            return
+            if failed:
+                ranks = ", ".join(map(str, failed))
+                raise StepsError(f"the records of rank(s) {ranks} ended with an error, which is told there; no step is left")
+            if steps < window:
+                return
 
-    def _rest(self, units: list[Unit], counts: list[int], last: Unit | None) -> Iterator[Unit]:
-        if self._steps == "drop":
-            yield from units[: min(counts)]
-            return
-        if self._steps is None:
-            yield from units
-            return
-        last = units[-1] if units else last
-        for unit in units:
-            yield unit if self._steps == "short" or self._size is None else unit.padded(self._size)
-        for _ in range(len(units), max(counts)):
-            yield self._extra(last)
+    def _exchange(self, number: int, units: list[Unit], failure: Exception | None) -> list[int] | None:
+        try:
+            return self._agreement.exchange(number, len(units) if failure is None else -1 - len(units), self._stopped)
+        except StepsError:
+            if failure is not None:  # the other ranks may have ended for a reason of their own
+                raise failure from None
+            raise
 
     def _extra(self, last: Unit | None) -> Unit:
-        """A step of a rank that has no records left."""
+        """A step of a rank that has no records left; `last` is its last batch since the beginning, or the resume."""
+        units = self._units
         if self._steps == "short":
-            return Unit([], after=None if last is None else last.after, consumed=0 if last is None else last.consumed)
+            after = units.resumed if last is None else last.after
+            return Unit([], after=after, consumed=units.consumed if last is None else last.consumed)
+        if last is None and isinstance(units, BatchCutter):
+            last = units.last_before(units.consumed)
+            if last is not None:
+                last.after, last.consumed = units.resumed, units.consumed
         if last is None or not len(last):
             raise PlanError(
                 f"rank {self._agreement.rank} has no record to repeat for the steps that other ranks take; "
                 'use steps="short" or steps="drop"'
             )
         if self._size is None:  # a bucket's or packed rows: the whole batch again
-            return replace(last, full=False)
-        return replace(last.chosen([len(last) - 1]).padded(self._size), full=False)
+            return last
+        return last.chosen([len(last) - 1]).padded(self._size)
 
     def held(self) -> int:
         """Records that wait for their batch, batches that wait for the other ranks left out."""
@@ -112,5 +125,3 @@ class AgreedSteps:
     def close(self) -> None:
         self._agreed = iter(())
         self._units.close()
-
-

@@ -42,7 +42,7 @@ def open_cutter(
         case Batch(size=size, drop_last=drop_last):
             return BatchCutter(stream, share, state, size=size, drop_last=drop_last, refetch=refetch)
         case GroupBy(key=key):
-            ahead = _COLUMN_ROWS if isinstance(stream, ColumnStream) and isinstance(key, str) else 1
+            ahead = _COLUMN_ROWS if isinstance(stream, ColumnStream) and isinstance(key, str) else None
             return GroupCutter(stream, share, state, key=key, ahead=ahead)
         case Collate():
             return CollateCutter(stream, share, state, maps=maps, pass_=pass_, originals=originals)

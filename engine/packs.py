@@ -12,22 +12,36 @@ from typing import Any
 import numpy as np
 
 from .batch import Allocate, Job, SlotColumn
-from .buckets import Held, held_record, key_function, unit_of
+from .buckets import key_function
 from .errors import OpError
 from .packing import Bin, Packer, fill, fill_segments
 from .plan import Pack
 from .schema import type_of
 from .source import Pass
-from .streams import BadRecord, Stream
+from .streams import BadRecord, Chunk, Stream
 from .units import Refetch, RunCutter, Share, Unit
 from .work import failure_of
+
+
+class Held:
+    """A record that waits for its row, with its tokens as they were counted."""
+
+    __slots__ = ("index", "original", "row", "tokens")
+
+    def __init__(self, index: int, row: Any, original: Any) -> None:
+        self.index, self.row, self.original = index, row, original
+        self.tokens = 0
+
+
+def _held(index: int, chunk: Chunk, row: int) -> Held:
+    return Held(index, chunk.as_rows()[row], None if chunk.originals is None else chunk.originals[row])
 
 
 class PackCutter(RunCutter):
     """Token sequences packed into rows of a fixed length; a batch is given when enough rows are closed."""
 
     def __init__(self, stream: Stream, share: Share, state: Any, node: Pack, pass_: Pass, refetch: Refetch) -> None:
-        super().__init__(stream, share, state, ahead=1)
+        super().__init__(stream, share, state)
         self.node = node
         self._tokens = key_function(node.tokens, pass_, "pack")
         options: dict[str, Any] = {
@@ -42,7 +56,7 @@ class PackCutter(RunCutter):
         if state is not None and "rows" in state:
             self._packer = Packer.restore(state["rows"], node.length, **options)
             self._closed = [Bin.restore(b, node.length) for b in state["closed"]]
-            self._records = {i: held_record(i, chunk, 0) for i, chunk in refetch(sorted(self._waiting())).items()}
+            self._records = {i: _held(i, chunk, 0) for i, chunk in refetch(sorted(self._waiting())).items()}
             for record in self._records.values():
                 record.tokens = self._count(record)
 
@@ -53,14 +67,16 @@ class PackCutter(RunCutter):
         whole = self.node.size * self.share.of
         while True:
             chunk = self.next_chunk()
-            for row in range(chunk.count):
-                self._add(held_record(self.index(row), chunk, row))
+            for row in range(self.first(), chunk.count):
+                self._add(_held(self.index(row), chunk, row))
                 while len(self._closed) >= whole:
-                    yield self._given(whole)
+                    yield self._given(whole, row + 1)
+                if len(self._bad) > max(whole, self.node.open_rows, len(self._records)):
+                    yield self._unit([], [], row + 1)  # most fail: say so, and hold no more of them
             if self.ended():
                 self._closed += self._packer.finish()
                 while len(self._closed) >= whole:
-                    yield self._given(whole)
+                    yield self._given(whole, chunk.count)
                 yield from self._tail()
                 if chunk.error is not None:
                     raise chunk.error
@@ -98,43 +114,46 @@ class PackCutter(RunCutter):
             raise OpError("an empty sequence cannot be packed")
         return count
 
-    def _given(self, whole: int) -> Unit:
+    def _given(self, whole: int, used: int) -> Unit:
         """The next `whole` rows, of which this rank's part is packed."""
         bins, self._closed = self._closed[:whole], self._closed[whole:]
-        return self._unit(bins, bins[self.share.part])
+        return self._unit(bins, bins[self.share.part], used)
 
-    def _unit(self, bins: list[Bin], own: list[Bin]) -> Unit:
+    def _unit(self, bins: list[Bin], own: list[Bin], used: int) -> Unit:
+        """The records of `own` rows, and this rank's part of those that failed; `bins` are done with on all ranks."""
         indices = dict.fromkeys(p.item for b in own for p in b.pieces)
-        unit = unit_of([*(self._records[i] for i in indices), *self._bad])
+        held = [*(self._records[i] for i in indices), *self._bad[self.share.part]]
         places = {index: place for place, index in enumerate(indices)}
-        unit.tokens = [self._records[i].tokens for i in indices]
-        unit.bins = [b.with_items(places) for b in own]
         done = {p.item for b in bins for p in b.pieces} - self._waiting()
         self.consumed += len(done) + len(self._bad)
         self._bad = []
         for index in done:
             del self._records[index]
-        unit.after = {
-            **self.cursor(self.chunk.count),
-            "rows": self._packer.state(),
-            "closed": [b.state() for b in self._closed],
-        }
-        unit.consumed = self.consumed
-        return unit
+        originals = [h.original for h in held]
+        return Unit(
+            [h.row for h in held],
+            None,
+            [h.index for h in held],
+            originals if any(o is not None for o in originals) else None,
+            [b.with_items(places) for b in own],
+            [h.tokens for h in held],
+            {**self.cursor(used), "rows": self._packer.state(), "closed": [b.state() for b in self._closed]},
+            self.consumed,
+        )
 
     def _tail(self) -> Iterator[Unit]:
+        """What is left when the data ends."""
         steps, size = self.share.steps, self.node.size
         bins, self._closed = self._closed, []
+        own = bins[self.share.part]
         if not bins and not self._bad:
             return
-        if steps == "drop" or (steps is None and self.node.drop_last):
+        if steps == "drop" or (steps is None and self.node.drop_last and len(own) < size):
             return
-        own = bins[self.share.part]
-        if steps == "pad" and bins:
+        if steps == "pad" and bins:  # a rank without a row repeats another's
             own = [*own, *[(own or bins)[-1]] * (size - len(own))]
-        unit = self._unit(bins, own)
-        unit.full = len(own) == size
-        if len(unit) or steps == "short":
+        unit = self._unit(bins, own, self.chunk.count)
+        if len(unit) or steps is not None:
             yield unit
 
 

@@ -74,6 +74,13 @@ class Stream(ABC):
 
     position: int = 0
 
+    @property
+    def together(self) -> int:
+        """How many records may be read at a time by who needs them one by one: more than 1 only where the source has them
+        at hand, so that nobody waits for the last of them."""
+        below: Stream | None = getattr(self, "_below", None)
+        return 1 if below is None else below.together
+
     @abstractmethod
     def read(self, count: int, part: slice = WHOLE) -> Chunk:
         """The next `count` records (fewer only at the end), of which the chunk holds `part`."""
@@ -183,6 +190,8 @@ class IteratorStream(Stream):
 class IndexedStream(Stream):
     """Records fetched by position: only those of the part are."""
 
+    together = 64
+
     def __init__(self, source: IndexedSource, pass_: Pass, state: Any) -> None:
         self._source = source
         self._pass = pass_
@@ -223,6 +232,8 @@ class IndexedStream(Stream):
 
 class ColumnStream(Stream):
     """Rows of a columnar source; chunks are record batches."""
+
+    together = 1024
 
     def __init__(self, scan: Scan, pass_: Pass, state: Any) -> None:
         self._scan = scan

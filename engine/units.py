@@ -70,7 +70,6 @@ class Unit:
         originals: what the source gave for each record, when asked for and changed by a map.
         bins: for packed sequences, the rows to make of the records; items are positions in this unit.
         tokens: for packed sequences, the tokens of each record as they were counted before it was decoded.
-        full: whether no record is missing at the end of the data.
         after: the state behind this unit.
         consumed: records of the pass in this and all units before, on all ranks.
     """
@@ -81,7 +80,6 @@ class Unit:
     originals: list[Any] | None = None
     bins: list[Bin] | None = None
     tokens: list[int] | None = None
-    full: bool = True
     after: Any = None
     consumed: int = 0
 
@@ -136,6 +134,7 @@ class Cutter(ABC):
     def __init__(self, stream: Stream, share: Share, state: Any) -> None:
         self.stream = stream
         self.share = share
+        self.resumed = state
         self.consumed = 0 if state is None else int(state["consumed"])
         self._units: Iterator[Unit] | None = None
 
@@ -205,8 +204,8 @@ class BatchCutter(Cutter):
     def tail(self, unit: Unit, chunk: Chunk, last: Unit | None) -> Iterator[Unit]:
         """What becomes of a global batch that is not full."""
         steps = self.share.steps
-        unit.full = len(unit) == self.size
-        if steps == "drop" or (steps is None and self.drop_last and not unit.full and chunk.error is None):
+        full = len(unit) == self.size
+        if steps == "drop" or (steps is None and self.drop_last and not full and chunk.error is None):
             return
         if steps == "pad":
             unit = self.filled(unit, last)
@@ -225,7 +224,7 @@ class BatchCutter(Cutter):
                 f"{self.consumed} records; use fewer shards, or steps=\"short\""
             )
         one = last.chosen([len(last) - 1])
-        one.after, one.consumed, one.full = unit.after, unit.consumed, False
+        one.after, one.consumed = unit.after, unit.consumed
         return one.padded(self.size)
 
     def last_before(self, stop: int) -> Unit | None:
@@ -241,11 +240,10 @@ class BatchCutter(Cutter):
 class RunCutter(Cutter):
     """Base of cutters that look at records one by one and may hold some that belong to later units."""
 
-    def __init__(self, stream: Stream, share: Share, state: Any, *, ahead: int) -> None:
+    def __init__(self, stream: Stream, share: Share, state: Any, *, ahead: int | None = None) -> None:
         super().__init__(stream, share, state)
-        self._ahead = ahead
+        self._ahead = ahead or stream.together
         self._before: Any = None
-        self._used = 0
         self._skip = 0 if state is None else int(state.get("skip", 0))
         self._start = stream.position
         self.chunk = Chunk(0, [])
@@ -255,7 +253,6 @@ class RunCutter(Cutter):
         self._before = self.stream.state()
         self._start = self.stream.position
         self.chunk = self.stream.read(self._ahead)
-        self._used = 0
         return self.chunk
 
     def ended(self) -> bool:
@@ -281,26 +278,27 @@ class RunCutter(Cutter):
 class GroupCutter(RunCutter):
     """Runs of consecutive records with equal keys."""
 
-    def __init__(self, stream: Stream, share: Share, state: Any, *, key: Any, ahead: int) -> None:
+    def __init__(self, stream: Stream, share: Share, state: Any, *, key: Any, ahead: int | None = None) -> None:
         super().__init__(stream, share, state, ahead=ahead)
         self.key = key
 
     def cut(self) -> Iterator[Unit]:
         held: list[Chunk] = []
         start = None
-        current: Any = None
+        current: Any = _NONE
         while True:
             chunk = self.next_chunk()
             keys = _keys_of(chunk, self.key)
             begin = self.first()
             for row in range(begin, chunk.count):
-                found = current if keys[row] is _NONE else keys[row]
-                if start is not None and found != current:
-                    if row > begin:
-                        held.append(_cut_chunk(chunk, begin, row))
-                    yield self.unit(held, start, row)
-                    held, start, begin = [], None, row
-                current = found
+                key = keys[row]
+                if key is not _NONE:
+                    if current is not _NONE and key != current and start is not None:
+                        if row > begin:
+                            held.append(_cut_chunk(chunk, begin, row))
+                        yield self.unit(held, start, row)
+                        held, start, begin = [], None, row
+                    current = key
                 if start is None:
                     start = self.index(row)
             if begin < chunk.count:
@@ -324,7 +322,7 @@ _NONE = object()
 
 
 def _keys_of(chunk: Chunk, key: Any) -> list[Any]:
-    """Each record's group; `_NONE` for a bad record, which stays in the group that it came in."""
+    """Each record's group; `_NONE` for a bad record, which stays in the group that it came in, or before."""
     batch = chunk.batch
     if batch is not None and isinstance(key, str):
         if key not in batch.schema.names:

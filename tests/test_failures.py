@@ -415,10 +415,9 @@ def stop(*_: Any) -> Any:
         ([X, dataio.batch(5), dataio.map(stop)], {}),
         ([X, dataio.batch(5)], {"context": stop}),
         ([X, dataio.group_by(stop)], {}),
-        ([X, dataio.bucket_by(stop, 2)], {}),
         ([X, dataio.batch(5)], {"log_errors": stop}),
     ],
-    ids=["batch-map", "context", "group-key", "bucket-key", "log"],
+    ids=["batch-map", "context", "group-key", "log"],
 )
 def test_a_function_of_batches_that_stops_is_an_error(stages: list[Any], options: dict[str, Any]) -> None:
     with load(records(10, {1}), *stages, **options) as loader, pytest.raises(RuntimeError, match="StopIteration"):
