@@ -169,7 +169,8 @@ def _numbers(order: Permutation | NDArray[np.int64], positions: Positions) -> ND
         return order.at(positions)
     if isinstance(positions, range):
         return order[positions.start : positions.stop]
-    return order[np.asarray(positions)]
+    found: NDArray[np.int64] = order[np.asarray(positions)]
+    return found
 
 
 def grouped(labels: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.intp]]]:
