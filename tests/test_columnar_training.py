@@ -157,9 +157,9 @@ def test_parquet_reads_only_needed_columns(tmp_path: Path, monkeypatch: pytest.M
     asked: list[Any] = []
     read = DatasetSource.read
 
-    def noting(self: DatasetSource, columns: Any, predicate: Any, rows: Any) -> Any:
+    def noting(self: DatasetSource, columns: Any, predicate: Any, rows: Any, offset: int) -> Any:
         asked.append((columns, str(predicate), rows))
-        return read(self, columns, predicate, rows)
+        return read(self, columns, predicate, rows, offset)
 
     monkeypatch.setattr(DatasetSource, "read", noting)
     query = dataio.scan(parquet(tmp_path)).filter(cond.col("label").ne(0)).select("image", "id", "label").limit(5, 1)
@@ -198,7 +198,7 @@ def test_a_limit_reaches_the_scan() -> None:
         def schema(self) -> pa.Schema:
             return TABLE.schema
 
-        def read(self, columns: Any, predicate: Any, rows: Any) -> Any:
+        def read(self, columns: Any, predicate: Any, rows: Any, offset: int) -> Any:
             nonlocal pulled
             while True:
                 pulled += 1
