@@ -151,8 +151,9 @@ class DataLoader:
         """
         shape = next(n for n in walk(self._logical) if isinstance(n, Shape))
         records = record_count(self._logical)
-        known = self._options.agreement is None and isinstance(shape, (BatchNode, Collate))
-        if records is None or not known:
+        if self._options.agreement is not None:
+            records = None  # the other ranks' records count too
+        if records is None or not isinstance(shape, (BatchNode, Collate)):
             raise TypeError("the length of this loader is not known before it is iterated")
         if isinstance(shape, Collate):
             return records

@@ -61,7 +61,7 @@ class BucketCutter(RunCutter):
         self.node = node
         sizes = node.sizes
         self._sizes = None if isinstance(sizes, int) else dict(sizes)
-        self._largest = share.of * (sizes if isinstance(sizes, int) else max(size for _, size in sizes))
+        self._size = sizes if isinstance(sizes, int) else max(size for _, size in sizes)  # at most
         self._key = key_function(node.key, pass_, "bucket_by")
         self._bad = Members()
         self._open: dict[Any, Members] = {}
@@ -102,7 +102,7 @@ class BucketCutter(RunCutter):
         Raises:
             PlanError: no size is given for the bucket, or too many are open.
         """
-        size = self.node.sizes
+        size = self._size
         if self._sizes is not None:
             if bucket not in self._sizes:
                 known = ", ".join(map(repr, self._sizes))
@@ -113,7 +113,7 @@ class BucketCutter(RunCutter):
                 f"bucket_by({key_text(self.node.key)}) met more than max_open={self.node.max_open} buckets at a "
                 "time: give boundaries= to make fewer of them, or a larger max_open="
             )
-        members = self._open[bucket] = Members(int(size) * self.share.of)  # type: ignore[call-overload]
+        members = self._open[bucket] = Members(size * self.share.of)
         return members
 
     def cut(self) -> Iterator[Unit]:
@@ -129,7 +129,7 @@ class BucketCutter(RunCutter):
                     if not isinstance(record, BadRecord):
                         record = BadRecord(record, "bucket_by", error)
                     self._bad.add(index, record, originals, row)
-                    if len(self._bad.rows) > max(self._largest, self._waiting()):
+                    if len(self._bad.rows) > max(self._size * self.share.of, self._waiting()):
                         yield self._given(Members(), row + 1)  # most fail: say so, and hold no more of them
                     continue
                 members = opened.get(bucket)
