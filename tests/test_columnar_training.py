@@ -19,6 +19,7 @@ import dataio
 from dataio import cond
 from dataio.engine import registry
 from dataio.engine import streams as engine_streams
+from dataio.engine.actors import source as source_actor
 from dataio.engine.errors import MissingFieldError, SchemaError
 from dataio.engine.plan import Scan, walk
 from dataio.engine.registry import register_op, specs
@@ -73,6 +74,7 @@ def no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("Python rows were made of a record batch")
 
     monkeypatch.setattr(engine_streams, "rows_of", rows_of)
+    monkeypatch.setattr(source_actor, "rows_of", rows_of)
 
 
 @pytest.mark.parametrize("kind", KINDS)
