@@ -35,7 +35,7 @@ def million(shape: Any) -> Any:
     """A loader over a million records that are made when they are asked for, shuffled."""
     import dataio
 
-    source = dataio.from_callable(lambda i: i, length=RECORDS, slots=["x"], extras=lambda i: {"k": i % 7, "n": 1 + i % 50})
+    source = dataio.from_callable(lambda i: {"x": bytes(1 + i % 50)}, length=RECORDS, slots=["x"], extras=lambda i: {"k": i % 7, "n": 1 + i % 50})
     pipe = dataio.pipeline(dataio.slot("x").decode_bytes(), shape)
     return pipe.bind(source.shuffle(seed=1)).run("numpy", seed=1)
 
@@ -50,8 +50,9 @@ def resume() -> dict[str, float]:
         fresh = time.perf_counter() - began
         state = loader.state_dict()
     at = RECORDS * 9 // 10 // 64 * 64
+    order = state["source"]["source"][1]
     state |= {"samples_consumed": at, "batches": at // 64}
-    state["source"] = {"source": [at, RECORDS], "consumed": at}
+    state["source"] = {"source": [at, order], "consumed": at}
     times = []
     for _ in range(5):
         with million(dataio.batch(64)) as loader:

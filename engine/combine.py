@@ -69,8 +69,8 @@ class IndexedColumnRows(IndexedSource):
     def length(self) -> int | None:
         return self.below.length()
 
-    def order_length(self) -> Any:
-        return self.below.order_length()
+    def order_identity(self) -> Any:
+        return self.below.order_identity()
 
     def at(self, positions: Sequence[int], pass_: Pass) -> list[Any]:
         if isinstance(self.below, ShuffledColumns):
@@ -148,8 +148,8 @@ class MappedRows(RowSource):
     def length(self) -> int | None:
         return self.below.length()
 
-    def order_length(self) -> Any:
-        return self.below.order_length()
+    def order_identity(self) -> Any:
+        return self.below.order_identity()
 
     def stream(self, pass_: Pass, state: Any = None) -> Stream:
         return MapStream(self.below.stream(pass_, state), self.function, pass_)
@@ -327,9 +327,9 @@ class IndexedConcatRows(IndexedSource):
     describe = ConcatRows.describe
     length = ConcatRows.length
 
-    def order_length(self) -> Any:
+    def order_identity(self) -> Any:
         """The lengths before the last part: records that are added to the end change nothing."""
-        return [*(part.length() for part in self.parts[:-1]), *(part.order_length() for part in self.parts)]
+        return [*(part.length() for part in self.parts[:-1]), *(part.order_identity() for part in self.parts)]
 
     def at(self, positions: Sequence[int], pass_: Pass) -> list[Any]:
         starts = list(itertools.accumulate((part.length() or 0 for part in self.parts[:-1]), initial=0))
@@ -397,8 +397,8 @@ class IndexedRepeatedRows(IndexedSource):
             return None if length else 0
         return length * self.count
 
-    def order_length(self) -> Any:
-        inner = self.below.order_length()
+    def order_identity(self) -> Any:
+        inner = self.below.order_identity()
         return self.below.length() if inner is None else [self.below.length(), inner]
 
     def at(self, positions: Sequence[int], pass_: Pass) -> list[Any]:

@@ -151,9 +151,10 @@ class IndexedMixedRows(MixedRows, IndexedSource):
         lengths = tuple(part.length() for part in self.parts)
         return self._phases(lengths, Pass())[-1].stop
 
-    def order_length(self) -> Any:
-        parts = [part.order_length() for part in self.parts]
-        return [len(parts), *parts] if self.stop == "first" else [*(part.length() for part in self.parts), *parts]
+    def order_identity(self) -> Any:
+        parts = [part.order_identity() for part in self.parts]
+        lengths = [] if self.stop == "first" else [part.length() for part in self.parts]
+        return [f"mix(seed={self.seed}, stop={self.stop})", *self.weights, *lengths, *parts]
 
     def stream(self, pass_: Pass, state: Any = None) -> Stream:
         return IndexedSource.stream(self, pass_, state)

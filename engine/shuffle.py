@@ -195,9 +195,10 @@ class ShuffledRows(IndexedSource):
     def length(self) -> int:
         return sized(self.below)
 
-    def order_length(self) -> Any:
-        inner = self.below.order_length()
-        return self.length() if inner is None else [self.length(), inner]
+    def order_identity(self) -> Any:
+        inner = self.below.order_identity()
+        own = f"{self.length()} records, shuffle({self.order})"
+        return own if inner is None else [own, inner]
 
     def at(self, positions: Sequence[int], pass_: Pass) -> list[Any]:
         length = self.length()
@@ -296,8 +297,8 @@ class ShuffledColumns(ColumnarSource):
             raise InternalError(f"{self.below.describe()} has no known length")
         return length
 
-    def order_length(self) -> Any:
-        return self.length()
+    def order_identity(self) -> Any:
+        return f"{self.length()} records, shuffle({self.order})"
 
     def schema(self) -> pa.Schema:
         return self.below.schema()

@@ -46,7 +46,7 @@ class Source(ABC):
     def length(self) -> int | None:
         """Number of records, None when unknown before reading."""
 
-    def order_length(self) -> Any:
+    def order_identity(self) -> Any:
         """What the order depends on, such as the number of records that are shuffled; None when on nothing.
 
         A JSON value. A checkpoint fits only a source with an equal one.

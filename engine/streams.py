@@ -129,14 +129,13 @@ def source_error(error: Exception, after: int) -> SourceError:
 
 def _resumed(state: Any, source: Source | None = None) -> int:
     """The position that `state` holds, which must have been made over the same order of the source."""
-    ordered = None if source is None else source.order_length()
+    ordered = None if source is None else source.order_identity()
     if isinstance(state, list) and len(state) == 2:
         state, before = state
         if ordered is not None and before != ordered:
             raise CheckpointError(
-                f"the checkpoint was made with {before} records in a shuffled order and the source now has "
-                f"{ordered}: the order is another one, so what was delivered cannot be told from what was not; "
-                "resume with the same records"
+                f"the checkpoint was made over {before} and the source is now {ordered}: the order is another one, so what was "
+                "delivered cannot be told from what was not; resume with the same records, seeds and weights"
             )
     if state is None:
         return 0
@@ -147,7 +146,7 @@ def _resumed(state: Any, source: Source | None = None) -> int:
 
 def _cursor(position: int, source: Source) -> Any:
     """The state of a stream at `position`: with what the order depends on, if on anything."""
-    ordered = source.order_length()
+    ordered = source.order_identity()
     return position if ordered is None else [position, ordered]
 
 

@@ -39,7 +39,7 @@ HEAVY = {
 LAYERS = {  # layer: the parts of the project it may import, as prefixes of module names
     "dataio": ("dataio",),
     "dataio.formats": ("dataio.formats", "dataio.io", "dataio.engine"),
-    "dataio.io": ("dataio.io", "dataio.engine.errors", "dataio.engine.source"),
+    "dataio.io": ("dataio.io", "dataio.engine.errors", "dataio.engine.source", "dataio.engine.forks"),
     "dataio.engine": ("dataio.engine",),
 }
 ENGINE_MAY_IMPORT = {"numpy", "pyarrow", "polars", "cloudpickle"}
@@ -152,9 +152,12 @@ def test_every_setting_is_read_somewhere() -> None:
 
     text = "\n".join(path.read_text(encoding="utf-8") for _, path in modules() if path.stem != "settings")
     accessors = {
-        settings.CPU_WORKERS: "cpu_workers()",
+        settings.CPU_WORKERS: "cpu_workers(",
         settings.EXECUTOR: "default_executor()",
         settings.DRAIN_TIMEOUT: "drain_timeout()",
+        settings.DETAILED_STATS: "detailed_stats",
+        settings.PIPELINE_TRACE: "pipeline_trace()",
+        settings.AGREEMENT_TIMEOUT: "agreement_timeout()",
     }
     assert set(accessors) == set(settings.SETTINGS)
     assert [s.name for s, accessor in accessors.items() if accessor not in text] == []

@@ -49,7 +49,7 @@ def scope(tmp_path: Path) -> dict[str, Any]:
 
 def test_python_blocks(scope: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     scope["train_step"] = scope["steps"].append
-    assert len(BLOCKS) == 5
+    assert len(BLOCKS) == 6
     for i, block in enumerate(BLOCKS):
         exec(compile(block, f"README.md, Python block {i + 1}", "exec"), scope)
     assert [tuple(step.shape) for step in scope["steps"]] == [(64, 3, 224, 224), (6, 3, 224, 224)]

@@ -425,14 +425,23 @@ def test_what_decides_nothing_may_differ() -> None:
         assert next(iter(loader)).keys[0] == "r4"
 
 
-def test_a_shuffled_source_of_another_length_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        (lambda: dataio.records(RECORDS[:50]).shuffle(seed=1), r"over 61 records.*is now 50 records"),
+        (lambda: dataio.records(RECORDS).shuffle(seed=2), r"seed=1.*seed=2"),
+        (lambda: dataio.records(RECORDS).shuffle(seed=1, block=4), r"block=4"),
+        (lambda: dataio.mix([(RECORDS, 1), (RECORDS, 2)], seed=1), r"mix"),
+    ],
+)
+def test_another_order_of_the_source_is_refused(other: Any, said: str) -> None:
     pipe = dataio.pipeline(NOISE, dataio.batch(4))
     with pipe.bind(dataio.records(RECORDS).shuffle(seed=1)).run("numpy") as loader:
         next(iter(loader))
         state = loader.state_dict()
-    with pipe.bind(dataio.records(RECORDS[:50]).shuffle(seed=1)).run("numpy") as loader:
+    with pipe.bind(other()).run("numpy") as loader:
         loader.load_state_dict(state)
-        with pytest.raises(CheckpointError, match=r"made with 61 records.*now has 50"):
+        with pytest.raises(CheckpointError, match=said):
             next(iter(loader))
 
 

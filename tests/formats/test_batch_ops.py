@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import dataio
 from dataio.engine.batch import FinishedBatch, Keys, SlotColumn
 from dataio.engine.registry import lookup
+from dataio.engine.units import Unit
 from dataio.formats.batch import _partners
 
 from .helpers import ops_registered_by
@@ -27,8 +28,11 @@ def made(**slots):
         for name, value in slots.items()
     }  # fmt: skip
     length = len(next(iter(slots.values())))
-    keys = Keys(0, [f"key-{i}" for i in range(length)])
-    job: Any = SimpleNamespace(number=0, length=length, start=0, keys=keys, failures={}, context=list(range(length)))
+    keys = Keys(range(length), [f"key-{i}" for i in range(length)])
+    unit = Unit(rows=[None] * length, indices=range(length))
+    job: Any = SimpleNamespace(
+        number=0, length=length, unit=unit, keys=keys, failures={}, context=list(range(length)), originals=False
+    )
     return FinishedBatch(job, columns, range(length), scratch)
 
 
