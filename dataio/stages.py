@@ -380,7 +380,7 @@ def bucket_by(
     bounds = None
     if boundaries is not None:
         bounds = tuple(float(b) for b in boundaries)
-        if not bounds or list(bounds) != sorted(set(bounds)):
+        if not bounds or any(b != b for b in bounds) or list(bounds) != sorted(set(bounds)):
             raise ValueError(f"boundaries must be different numbers in rising order, got {list(boundaries)!r}")
     chosen: int | tuple[tuple[Any, int], ...]
     if isinstance(sizes, Mapping):
