@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dis
+import functools
 import hashlib
 import inspect
 import random
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -143,8 +145,7 @@ def record_caller(function: Callable[[Any], Any], seed: int, epoch: int) -> Call
     """
     if takes_rng(function):
         return lambda record, index: function(record, rng=record_stream(seed, epoch, index))  # type: ignore[call-arg]
-    inner = function.fn if isinstance(function, CustomOp) and function.fn is not None else function
-    if not (modules := global_generators(inner)):
+    if not (modules := global_generators(function)):
         return lambda record, index: function(record)
     return lambda record, index: _seeded(function, record, record_stream(seed, epoch, index), modules)
 
@@ -172,33 +173,103 @@ def _seeded(function: Callable[[Any], Any], record: Any, stream: Any, modules: f
                 np.random.set_state(numpy)
 
 
-def global_generators(function: Callable[..., Any], depth: int = 3) -> frozenset[str]:
-    """Which of `random` and `numpy.random` a Python function names, itself or in functions that it names."""
-    code = getattr(function, "__code__", None)
-    if code is None or depth == 0:
-        return frozenset()
+def global_generators(function: Any, depth: int = 5) -> frozenset[str]:
+    """Which of `random` and `numpy.random` something callable names: a function, method, object with `__call__`,
+    `functools.partial` or custom op, itself or in what it names, closes over or holds, `depth` calls deep.
+    """
     found: set[str] = set()
-    scope = {**getattr(function, "__globals__", {}), **_cells(function)}
-    names = _names(code)
-    for name in names:
-        value = scope.get(name)
-        owner = getattr(value, "__self__", None)
-        if value is random or owner is random._inst:
-            found.add("random")
-        elif (value is np and "random" in names) or value is np.random or owner is np.random.mtrand._rand:
-            found.add("numpy.random")
-        elif inspect.isfunction(value) and value is not function:
-            found |= global_generators(value, depth - 1)
-    if {"random", "numpy"} & names and "IMPORT_NAME" in {i.opname for i in dis.get_instructions(code)}:
-        found |= {"random"} if "random" in names else set()
-        found |= {"numpy.random"} if "numpy" in names and "random" in names else set()
+    _find_generators(function, depth, {}, {}, found)
     return frozenset(found)
 
 
-def _names(code: Any) -> set[str]:
-    """Global and attribute names of a function's code and of the functions inside it."""
-    inner = (_names(c) for c in code.co_consts if hasattr(c, "co_names"))
-    return {*code.co_names, *code.co_freevars}.union(*inner)
+def _find_generators(
+    value: Any, depth: int, held: Mapping[str, Any], seen: dict[Any, int], found: set[str]
+) -> None:
+    """Add what `value` draws from to `found`. `held` is what its object holds by name; `seen` the code looked at, and how
+    deep it was then."""
+    if (drawn := _drawing(value)) is not None:
+        found.add(drawn)
+        return
+    if isinstance(value, CustomOp):
+        value = value.fn
+    if isinstance(value, functools.partial):
+        for part in (value.func, *value.args, *value.keywords.values()):
+            _find_generators(part, depth, {}, seen, found)
+        return
+    function, held = _plain_function(value, held)
+    if function is None or seen.get(function.__code__, 0) >= depth:
+        return
+    seen[function.__code__] = depth
+    variables, attributes = _names(function.__code__)
+    names = variables | attributes
+    scope = {**function.__globals__, **_cells(function)}
+    for name in names:
+        for inner in (scope.get(name) if name in variables else None, held.get(name) if name in attributes else None):
+            if inner is np:
+                found |= {"numpy.random"} if "random" in names else set()
+            elif inspect.ismodule(inner) and _drawing(inner) is None:
+                for part in names & vars(inner).keys():  # of a module, what is named of it
+                    _find_generators(vars(inner)[part], depth - 1, {}, seen, found)
+            elif inner is not None:
+                _find_generators(inner, depth - 1, held if inner is held.get(name) else {}, seen, found)
+    if "import random" in names:
+        found.add("random")
+    if "import numpy.random" in names or ("import numpy" in names and "random" in names):
+        found.add("numpy.random")
+
+
+def _drawing(value: Any) -> str | None:
+    """The generator that a value is, or is a method of."""
+    owner = getattr(value, "__self__", None) if inspect.isroutine(value) else None
+    if value is random or owner is random._inst:
+        return "random"
+    return "numpy.random" if value is np.random or owner is np.random.mtrand._rand else None
+
+
+def _plain_function(value: Any, held: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
+    """The Python function that a call of `value` runs, and what the object it belongs to holds by name. None for what is
+    no Python function."""
+    if isinstance(value, (staticmethod, classmethod)):
+        value = value.__func__
+    elif isinstance(value, property):
+        value = value.fget
+    if inspect.isfunction(value):
+        return value, held
+    if inspect.ismethod(value):
+        function, owner = value.__func__, value.__self__
+    elif inspect.isclass(value):
+        function, owner = value.__init__, value
+    elif not callable(value) or inspect.isroutine(value):
+        return None, {}
+    else:
+        function, owner = type(value).__call__, value
+    if not inspect.isfunction(function):
+        return None, {}
+    kind = owner if inspect.isclass(owner) else type(owner)
+    found: dict[str, Any] = {}
+    for base in reversed(kind.__mro__):
+        found.update(vars(base))
+    return function, found if owner is kind else {**found, **getattr(owner, "__dict__", {})}
+
+
+def _names(code: CodeType) -> tuple[set[str], set[str]]:
+    """The global and free variables that a function's code and the functions inside it read, and the attributes; modules
+    that it imports are `import name` among these."""
+    variables: set[str] = set()
+    attributes: set[str] = set()
+    for step in dis.get_instructions(code):
+        if step.opname == "IMPORT_NAME":
+            attributes.add(f"import {step.argval}")
+        elif step.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF"):
+            variables.add(step.argval)
+        elif isinstance(step.argval, str) and ("ATTR" in step.opname or step.opname in ("LOAD_METHOD", "IMPORT_FROM")):
+            attributes.add(step.argval)
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            more = _names(inner)
+            variables |= more[0]
+            attributes |= more[1]
+    return variables, attributes
 
 
 def _cells(function: Callable[..., Any]) -> dict[str, Any]:

@@ -43,7 +43,7 @@ def open_cutter(
             return BatchCutter(stream, share, state, size=size, drop_last=drop_last, refetch=refetch)
         case GroupBy(key=key):
             ahead = _COLUMN_ROWS if isinstance(stream, ColumnStream) and isinstance(key, str) else None
-            return GroupCutter(stream, share, state, key=key, ahead=ahead)
+            return GroupCutter(stream, share, state, key=key, pass_=pass_, ahead=ahead)
         case Collate():
             return CollateCutter(stream, share, state, maps=maps, pass_=pass_, originals=originals)
         case BucketBy():

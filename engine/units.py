@@ -278,9 +278,12 @@ class RunCutter(Cutter):
 class GroupCutter(RunCutter):
     """Runs of consecutive records with equal keys."""
 
-    def __init__(self, stream: Stream, share: Share, state: Any, *, key: Any, ahead: int | None = None) -> None:
+    def __init__(
+        self, stream: Stream, share: Share, state: Any, *, key: Any, pass_: Pass, ahead: int | None = None
+    ) -> None:
         super().__init__(stream, share, state, ahead=ahead)
         self.key = key
+        self._call = record_caller(key, pass_.seed, pass_.epoch) if callable(key) else None
 
     def cut(self) -> Iterator[Unit]:
         held: list[Chunk] = []
@@ -288,10 +291,8 @@ class GroupCutter(RunCutter):
         current: Any = _NONE
         while True:
             chunk = self.next_chunk()
-            keys = _keys_of(chunk, self.key)
             begin = self.first()
-            for row in range(begin, chunk.count):
-                key = keys[row]
+            for row, key in enumerate(self._keys(chunk, begin), begin):
                 if key is not _NONE:
                     if current is not _NONE and key != current and start is not None:
                         if row > begin:
@@ -310,6 +311,24 @@ class GroupCutter(RunCutter):
                     raise chunk.error
                 return
 
+    def _keys(self, chunk: Chunk, begin: int) -> Iterator[Any]:
+        """The group of each record from `begin` on, worked out when it is asked for: what comes before an exception is
+        given. `_NONE` for a bad record, which stays in the group that it came in, or before.
+        """
+        key, call, batch = self.key, self._call, chunk.batch
+        if batch is not None and isinstance(key, str):
+            if key not in batch.schema.names:
+                raise MissingFieldError(f"group_by({key!r}): no such column; it has: {', '.join(batch.schema.names)}")
+            yield from column_values(batch.column(key))[begin:]
+            return
+        rows = chunk.as_rows()
+        for i in range(begin, chunk.count):
+            row = rows[i]
+            if isinstance(row, BadRecord):
+                yield _NONE
+            else:
+                yield _field_of(row, key) if call is None else call(row, self.index(i))
+
     def unit(self, held: list[Chunk], start: int, used: int) -> Unit:
         unit = _joined(held)
         unit.indices = range(start, start + len(unit))
@@ -321,20 +340,7 @@ class GroupCutter(RunCutter):
 _NONE = object()
 
 
-def _keys_of(chunk: Chunk, key: Any) -> list[Any]:
-    """Each record's group; `_NONE` for a bad record, which stays in the group that it came in, or before."""
-    batch = chunk.batch
-    if batch is not None and isinstance(key, str):
-        if key not in batch.schema.names:
-            raise MissingFieldError(f"group_by({key!r}): no such column; it has: {', '.join(batch.schema.names)}")
-        return list(column_values(batch.column(key)))
-    return [_NONE if isinstance(row, BadRecord) else group_key(row, key) for row in chunk.as_rows()]
-
-
-def group_key(record: Any, key: str | int | Callable[[Any], Any]) -> Any:
-    """The group a record belongs to."""
-    if callable(key):
-        return key(record)
+def _field_of(record: Any, key: str | int) -> Any:
     try:
         return record[key]
     except (KeyError, IndexError, TypeError) as error:

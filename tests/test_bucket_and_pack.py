@@ -159,7 +159,7 @@ def test_records_without_the_field_or_whose_key_raises_cost_only_themselves() ->
 
 
 def test_a_field_that_no_record_has_is_said_with_the_first_batch() -> None:
-    with load(kinds("abab" * 40), X, dataio.bucket_by("knid", 4)) as loader, pytest.raises(BatchError, match="bucket_by.'knid'.*no such field"):
+    with load(kinds("abab" * 40), X, dataio.bucket_by("knid", 4)) as loader, pytest.raises(BatchError, match=r"bucket_by.'knid'.*no such field"):
         next(iter(loader))
 
 
@@ -193,7 +193,7 @@ def test_records_that_cannot_be_decoded_leave_their_batch_shorter() -> None:
 
 
 def test_a_bucket_without_a_size_is_an_error_that_names_the_sizes() -> None:
-    with load(kinds("aab"), X, dataio.bucket_by("kind", {"a": 2, "c": 2})) as loader, pytest.raises(ValueError, match="no size is given for bucket 'b'.*'a', 'c'"):
+    with load(kinds("aab"), X, dataio.bucket_by("kind", {"a": 2, "c": 2})) as loader, pytest.raises(ValueError, match=r"no size is given for bucket 'b'.*'a', 'c'"):
         list(loader)
 
 
@@ -602,3 +602,37 @@ def test_a_state_whose_records_lost_their_bucket_is_refused() -> None:
         loader.load_state_dict(state)
         with pytest.raises(CheckpointError, match="record 1, which the checkpoint holds as waiting"):
             next(iter(loader))
+
+
+# -------------------------------------------------------------------------------------------------- group_by
+
+
+@pytest.mark.parametrize("source", [list, lambda records: lambda: iter(records)], ids=["list", "generators"])
+def test_groups_before_a_key_that_raises_are_delivered(source: Callable[[Any], Any]) -> None:
+    def key(record: dict[str, Any]) -> str:
+        if record["i"] == 4:
+            raise ArithmeticError
+        return str(record["kind"])
+
+    with load(source(kinds("aabbcc")), X, dataio.group_by(key)) as loader:
+        batches = iter(loader)
+        assert next(batches).keys == ["a0", "a1"]
+        with pytest.raises(ArithmeticError):
+            next(batches)
+
+
+@pytest.mark.parametrize("key", ["kind", lambda record: record["kind"]], ids=["name", "callable"])
+@pytest.mark.parametrize(("bad", "expected"), [({0}, "a1 b2 b3"), ({2}, "a0 a1 b3"), ({1, 2}, "a0 b3"), ({3}, "a0 a1 b2")])
+def test_a_record_that_failed_in_a_map_stays_with_its_neighbours(key: Any, bad: set[int], expected: str) -> None:
+    """It has no key: it belongs to the group before it, or to the first."""
+
+    def fussy(record: dict[str, Any]) -> dict[str, Any]:
+        if record["i"] in bad:
+            raise ValueError("bad")
+        return record
+
+    with load(kinds("aabb"), dataio.map(fussy), X, dataio.group_by(key)) as loader:
+        first, second = loader
+    assert " ".join(first.keys + second.keys) == expected
+    assert {record[0] for record in first.keys} == {"a"}
+    assert {e["record"] for batch in (first, second) for e in batch.errors} == bad
