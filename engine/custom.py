@@ -140,8 +140,8 @@ def record_caller(function: Callable[[Any], Any], seed: int, epoch: int) -> Call
     """`function` as a function of a record and its index in the pass, whose random draws follow from these alone.
 
     A function with a parameter `rng` gets the record's stream (`engine.rng`). One that names `random` or `np.random` is
-    called with those seeded for the record and put back afterwards; what another thread draws from them meanwhile
-    is not protected, so prefer `rng`.
+    called with those seeded for the record and put back afterwards, which takes some 30 (`random`) to 130 us
+    (`np.random`); what another thread draws from them meanwhile is not protected. So prefer `rng`.
     """
     if takes_rng(function):
         return lambda record, index: function(record, rng=record_stream(seed, epoch, index))  # type: ignore[call-arg]
