@@ -9,7 +9,8 @@ import inspect
 import random
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
@@ -143,20 +144,29 @@ def record_caller(function: Callable[[Any], Any], seed: int, epoch: int) -> Call
     called with those seeded for the record and put back afterwards, which takes some 30 (`random`) to 130 us
     (`np.random`); what another thread draws from them meanwhile is not protected. So prefer `rng`.
     """
-    if takes_rng(function):
-        return lambda record, index: function(record, rng=record_stream(seed, epoch, index))  # type: ignore[call-arg]
-    if not (modules := global_generators(function)):
-        return lambda record, index: function(record)
-    return lambda record, index: _seeded(function, record, record_stream(seed, epoch, index), modules)
+    call: Callable[..., Any] = function
+    draws = takes_rng(function)
+    modules = global_generators(function)
+    if not modules:
+        if draws:
+            return lambda record, index: call(record, rng=record_stream(seed, epoch, index))
+        return lambda record, index: call(record)
+
+    def seeded(record: Any, index: int) -> Any:
+        words = record_stream(seed, epoch, index).integers(0, 1 << 32, 4, dtype=np.uint32)
+        with _seeded(words, modules):
+            return call(record, rng=record_stream(seed, epoch, index)) if draws else call(record)
+
+    return seeded
 
 
 _global_lock = threading.RLock()
 new_lock_in_child(sys.modules[__name__], "_global_lock", threading.RLock)
 
 
-def _seeded(function: Callable[[Any], Any], record: Any, stream: Any, modules: frozenset[str]) -> Any:
-    """`function(record)` with the global generators seeded from `stream`, and put back."""
-    words = stream.integers(0, 1 << 32, 4, dtype=np.uint32)
+@contextmanager
+def _seeded(words: Any, modules: frozenset[str]) -> Iterator[None]:
+    """The global generators of `modules` seeded from `words` (uint32[4]), and put back."""
     with _global_lock:
         python = random.getstate() if "random" in modules else None
         numpy = np.random.get_state() if "numpy.random" in modules else None
@@ -165,7 +175,7 @@ def _seeded(function: Callable[[Any], Any], record: Any, stream: Any, modules: f
                 random.seed(int.from_bytes(words.tobytes(), "little"))
             if numpy is not None:
                 np.random.seed(words)
-            return function(record)
+            yield
         finally:
             if python is not None:
                 random.setstate(python)

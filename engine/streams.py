@@ -514,9 +514,7 @@ class FlatMapStream(Expanding):
     def __init__(self, below: Stream, function: Callable[[Any], Any], pass_: Pass, state: Any) -> None:
         super().__init__(below, state)
         self._name = function_name(function)
-        # The records of a generator are drawn inside the call, where `random` and `np.random` are seeded.
-        draws = takes_rng(function)
-        self._call = record_caller(function if draws else _listing(function), pass_.seed, pass_.epoch)
+        self._call = record_caller(_listing(function), pass_.seed, pass_.epoch)
 
     def expand(self, record: Any, index: int) -> Iterator[Any]:
         if isinstance(record, BadRecord):
@@ -534,13 +532,19 @@ class FlatMapStream(Expanding):
 
 
 def _listing(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    inner = function.fn if isinstance(function, CustomOp) and function.fn is not None else function
+    """`function` with the records of a generator drawn inside the call, while the random streams are the record's."""
+    inner: Callable[..., Any] = function.fn if isinstance(function, CustomOp) and function.fn is not None else function
 
     def listed(record: Any) -> Any:
         found = inner(record)
         return list(found) if isinstance(found, Iterator) else found
 
-    return listed
+    def listed_with(record: Any, *, rng: Any) -> Any:
+        found = inner(record, rng=rng)
+        return list(found) if isinstance(found, Iterator) else found
+
+    chosen: Callable[..., Any] = listed_with if takes_rng(inner) else listed
+    return chosen
 
 
 class SliceStream(Stream):

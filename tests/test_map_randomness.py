@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import random
+import signal
+import threading
 import types
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from random import gauss
 from typing import Any
 
@@ -58,7 +62,20 @@ def yielded(record: dict[str, Any]) -> Any:
         yield {**record, "key": f"{record['i']}.{n}", "x": np.array([random.random()])}
 
 
-MAPS = {"random": python, "np.random": numpy, "both": both, "rng": given, "named": dataio.custom_op(python, name="python")}
+def yielded_by_rng(record: dict[str, Any], rng: np.random.Generator) -> Any:
+    for n in range(2):
+        yield {**record, "key": f"{record['i']}.{n}", "x": rng.random(1)}
+
+
+def jittered(record: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    return {**record, "x": record["x"] + rng.random(1)}
+
+
+def rng_and_both(record: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    return {**record, "x": np.array([random.random(), np.random.normal(), rng.random()])}
+
+
+MAPS = {"random": python, "np.random": numpy, "both": both, "rng": given, "rng and both": rng_and_both, "named": dataio.custom_op(python, name="python")}
 SOURCES: dict[str, Callable[[], tuple[Any, list[Any]]]] = {
     **{name: functools.partial(lambda f: (RECORDS, [dataio.map(f)]), f) for name, f in MAPS.items()},
     "of columns": lambda: (pa.table({"i": range(24), "key": [str(i) for i in range(24)]}), [dataio.map(python)]),
@@ -69,6 +86,7 @@ SOURCES: dict[str, Callable[[], tuple[Any, list[Any]]]] = {
     "filter by rng": lambda: (dataio.scan(RECORDS).filter(some_by_rng), [dataio.map(given)]),
     "flat map": lambda: (dataio.records(RECORDS).flat_map_records(copies), []),
     "flat map that yields": lambda: (dataio.records(RECORDS).flat_map_records(yielded), []),
+    "flat map that yields by rng": lambda: (dataio.records(RECORDS).flat_map_records(yielded_by_rng), [dataio.map(jittered)]),
 }
 Values = dict[str, list[float]]
 
@@ -187,6 +205,60 @@ def test_they_are_put_back_after_a_function_that_raises() -> None:
     with pytest.raises(ValueError, match=r"0\."):
         record_caller(raising, 0, 0)(None, 0)
     assert random.getstate() == state
+
+
+def test_a_caller_inside_another_puts_back_what_the_outer_one_draws() -> None:
+    def drawn(nested: bool) -> list[float]:
+        def outer(record: Any) -> Any:
+            first = random.random()
+            if nested:
+                record_caller(lambda record: random.random() + np.random.random(), 0, 0)(None, 9)
+            return [first, random.random(), np.random.random()]
+
+        return record_caller(outer, 0, 0)(None, 1)
+
+    assert drawn(nested=True) == drawn(nested=False)
+
+
+def test_the_draws_of_rng_do_not_depend_on_other_generators() -> None:
+    def draws(record: Any, rng: np.random.Generator) -> Any:
+        return rng.random()
+
+    def draws_more(record: Any, rng: np.random.Generator) -> Any:
+        return random.random() and rng.random()
+
+    assert record_caller(draws, 0, 0)(None, 1) == record_caller(draws_more, 0, 0)(None, 1)
+
+
+def test_threads_draw_as_one_thread_does() -> None:
+    call = record_caller(lambda record: [random.random(), np.random.random(), random.random()], 0, 0)
+    expected = [call(None, index) for index in range(200)]
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(lambda index: call(None, index), range(200))) == expected
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_child_forked_inside_a_call_of_another_thread_draws_too() -> None:
+    inside, done = threading.Event(), threading.Event()
+
+    def waits(record: Any) -> Any:
+        inside.set()
+        done.wait(30)
+        return random.random()
+
+    thread = threading.Thread(target=record_caller(waits, 0, 0), args=(None, 0))
+    thread.start()
+    inside.wait(30)
+    if (child := os.fork()) == 0:
+        signal.alarm(20)  # ends a child that waits for the lock for ever
+        record_caller(python, 0, 0)({}, 1)
+        os._exit(0)
+    try:
+        assert os.waitpid(child, 0)[1] == 0
+    finally:
+        done.set()
+        thread.join()
 
 
 # ------------------------------------------------------------------------------------- who is found to draw
