@@ -63,8 +63,8 @@ def yielded(record: dict[str, Any]) -> Any:
 
 
 def yielded_by_rng(record: dict[str, Any], rng: np.random.Generator) -> Any:
-    for n in range(2):
-        yield {**record, "key": f"{record['i']}.{n}", "x": rng.random(1)}
+    for n in range(3):
+        yield {**record, "key": f"{record['i']}.{n}", "x": rng.random(1) + random.random()}
 
 
 def jittered(record: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
@@ -251,9 +251,13 @@ def test_a_child_forked_inside_a_call_of_another_thread_draws_too() -> None:
     thread.start()
     inside.wait(30)
     if (child := os.fork()) == 0:
-        signal.alarm(20)  # ends a child that waits for the lock for ever
-        record_caller(python, 0, 0)({}, 1)
-        os._exit(0)
+        try:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(20)  # ends a child that waits for the lock for ever
+            record_caller(python, 0, 0)({}, 1)
+            os._exit(0)
+        finally:
+            os._exit(1)
     try:
         assert os.waitpid(child, 0)[1] == 0
     finally:
