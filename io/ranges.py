@@ -18,7 +18,8 @@ from typing import Any, NoReturn, TypeAlias
 from ..engine.errors import RecordError
 from ..engine.forks import new_lock_in_child
 from ..engine.source import RangeReader
-from .resolve import OPEN_FLAGS, SOURCE_KEYS, ReadError, byte_range, fill, read_source, read_stream
+from .errors import ReadError
+from .resolve import OPEN_FLAGS, SOURCE_KEYS, byte_range, fill, read_source, read_stream
 from .uri import local_path
 
 OPEN_FILES = 32

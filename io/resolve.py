@@ -9,14 +9,11 @@ from typing import Any, cast
 
 import numpy as np
 
-from ..engine.errors import DataioError, RecordError
+from ..engine.errors import RecordError
+from .errors import ReadError
 from .uri import local_path, scheme_of
 
 SOURCE_KEYS = ("reader", "path", "url", "uri")
-
-
-class ReadError(DataioError, OSError):
-    """A source that is there but cannot be read."""
 
 
 def read_source(value: Any) -> Any:

@@ -29,7 +29,8 @@ from dataio.io.ranges import (
     close_files,
     open_ranges,
 )
-from dataio.io.resolve import ReadError, read_source
+from dataio.io.errors import ReadError
+from dataio.io.resolve import read_source
 
 DATA = np.random.default_rng(0).integers(0, 256, 5000, np.uint8).tobytes()
 LARGE = DATA + bytes(SMALL_FILE)

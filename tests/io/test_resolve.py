@@ -9,7 +9,8 @@ import threading
 import numpy as np
 import pytest
 
-from dataio.io.resolve import SEEK_LIMIT, ReadError, read_file, read_source
+from dataio.io.errors import ReadError
+from dataio.io.resolve import SEEK_LIMIT, read_file, read_source
 
 SIZES = (0, 1, 4095, 18_000, SEEK_LIMIT, SEEK_LIMIT + 1)
 PSEUDO_FILE = "/sys/devices/system/cpu/online"
