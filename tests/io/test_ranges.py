@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from dataio.engine.errors import RecordError
 from dataio.io import ranges
+from dataio.io.errors import ReadError
 from dataio.io.ranges import (
     OPEN_FILES,
     SMALL_FILE,
@@ -29,7 +30,6 @@ from dataio.io.ranges import (
     close_files,
     open_ranges,
 )
-from dataio.io.errors import ReadError
 from dataio.io.resolve import read_source
 
 DATA = np.random.default_rng(0).integers(0, 256, 5000, np.uint8).tobytes()
@@ -78,12 +78,12 @@ def source_of(kind, folder: Path, data: bytes = DATA):
         "array": lambda: np.frombuffer(data, np.uint8)[: len(data) // 8 * 8].view("f8").reshape(-1, 5),
         "str": lambda: str(path),
         "path": lambda: path,
-        "uri": lambda: path.as_uri(),
+        "uri": lambda: f"file://{path}",
         "reader": Whole,
         "mapping": lambda: {"path": path},
         "bytes-mapping": lambda: {"bytes": data, "path": None},
         "window": lambda: {"url": str(folder / "longer"), **inside},
-        "range": lambda: {"uri": (folder / "longer").as_uri(), "range": (2, len(data))},
+        "range": lambda: {"uri": f"file://{folder}/longer", "range": (2, len(data))},
         "window-of-memory": lambda: {"uri": in_memory_store(b"xx" + data + b"yyy"), **inside},
         "large-file": lambda: write(folder / "large", data + bytes(SMALL_FILE)),
         "store": lambda: in_memory_store(data),
