@@ -22,7 +22,7 @@ help:
 demo: .venvs/demo/ready
 	.venvs/demo/bin/python -m dataio demo
 
-test: .venvs/dev/ready
+test: .venvs/dev/ready .venvs/azurite/ready
 	.venvs/dev/bin/python -m pytest
 
 lint: .venvs/dev/ready
@@ -45,6 +45,12 @@ bench-runtime: .venvs/bench/ready
 stubs: .venvs/dev/ready
 	.venvs/dev/bin/python scripts/make_stubs.py
 	.venvs/dev/bin/python scripts/make_ops_table.py
+
+# The server of the tests of az://, which are skipped without it (on CI they fail).
+.venvs/azurite/ready:
+	@mkdir -p .venvs/azurite
+	@npm install --silent --no-audit --no-fund --prefix .venvs/azurite azurite@3.35.0 && touch $@ \
+		|| echo "Azurite was not installed (is npm?): tests of az:// are skipped" >&2
 
 # .venvs/NAME/ready: the environment of the optional dependencies NAME.
 .venvs/%/ready: pyproject.toml

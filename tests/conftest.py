@@ -16,6 +16,29 @@ import psutil
 import pytest
 from PIL import Image
 
+from .servers.fixtures import (
+    az_bucket,
+    azure_server,
+    gcs_server,
+    gs_bucket,
+    r2_bucket,
+    s3_bucket,
+    s3_server,
+    web_root,
+    web_server,
+)
+
+__all__ = [  # fixtures for all tests
+    "az_bucket",
+    "azure_server",
+    "gcs_server",
+    "gs_bucket",
+    "r2_bucket",
+    "s3_bucket",
+    "s3_server",
+    "web_root",
+    "web_server",
+]
 Make = Callable[..., bytes]
 
 
