@@ -63,8 +63,8 @@ class ChangedError(StoreError):
     """The object was replaced while it was read: its parts belong to different versions. Read it again."""
 
 
-class RangeError(StoreError, ValueError):
-    """A range that begins behind the end of an object."""
+class RangeError(StoreError, ConnectionError, ValueError):
+    """A range that begins behind the end of an object (status 416; a `ConnectionError` as other statuses of web servers)."""
 
 
 class CredentialsError(DataioError, ConnectionError):
@@ -81,6 +81,10 @@ class UnsupportedError(DataioError, NotImplementedError):
 
 class ResponseTooLargeError(DataioError, RuntimeError):
     """The content is larger than `max_response_bytes` or `max_output_bytes` allows, and was not read."""
+
+
+class HttpTooLargeError(ResponseTooLargeError, ConnectionError):
+    """An answer over http that is larger than `max_response_bytes` allows."""
 
 
 class DecodedTooLargeError(OpError):

@@ -1,0 +1,337 @@
+"""Plain web servers, `http://` and `https://`, read only."""
+
+from __future__ import annotations
+
+import base64
+import io
+import re
+import threading
+import urllib.parse
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from email.utils import parsedate_to_datetime
+from time import time as now
+
+from ..config import Transport, transport_for
+from ..errors import ChangedError, HttpDeniedError, HttpNotFoundError, StoreError, TransferError, UnsupportedError
+from ..retry import PassingError, with_retries
+from ..secrets import remember
+from ..store import Body, BytesLike, ObjectInfo, Store
+from ..uri import Uri
+from .download import Download, bare_etag, coding_of, content_range, http_time
+from .parallel import fill
+from .web import Answer, WebClient, user_agent
+
+CHUNK = 1 << 18
+"""Largest chunk of a body, in bytes."""
+FIRST_BUFFER = 1 << 25
+"""Bytes that are read before memory for more of what a server announces is taken; then sixteen times what has come."""
+NEAR = 1 << 16
+"""Bytes between two ranges up to which they are fetched by one request."""
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+
+
+class HttpStore(Store):
+    """One host of the web.
+
+    Keys are what stands behind `http://host/`: the path with its query, sent as written. A fragment (`#...`) is not sent.
+    """
+
+    def __init__(self, uri: Uri, transport: Transport) -> None:
+        """Args:
+        uri: of the host; `user:password@` becomes an Authorization header.
+        transport: of all requests.
+        """
+        if transport.http_version == "h2":
+            raise UnsupportedError("http_version='h2' does not work on http(s):// : its client, urllib3, speaks HTTP/1.1; use 'h1' or 'auto'")
+        self.scheme, self.name = uri.scheme, uri.bucket
+        self._transport = transport
+        self._client = WebClient(transport)
+        self._headers = {"User-Agent": user_agent(), "Accept-Encoding": "identity", "Accept": "*/*"}
+        user, at, self._host = uri.bucket.rpartition("@")
+        if at:
+            text = urllib.parse.unquote(user)
+            code = base64.b64encode(text.encode()).decode()
+            remember([text.partition(":")[2], code])
+            self._headers["Authorization"] = f"Basic {code}"
+
+    @classmethod
+    def of(cls, uri: Uri) -> HttpStore:
+        """The store of a URI's host, under the transport of "https"."""
+        return cls(uri, transport_for("https"))
+
+    # -------------------------------------------------- what the hub does differently
+
+    _match_on_server = True
+
+    def _url(self, key: str) -> str:
+        return f"{self.scheme}://{self._host}/{key}"
+
+    def _own_headers(self) -> dict[str, str]:
+        return dict(self._headers)
+
+    def _failed(self, answer: Answer, uri: str) -> StoreError:
+        """The error of an answer whose status says that asking again is of no use."""
+        if answer.status in (404, 410):
+            return HttpNotFoundError(f"not found ({answer.status})", uri=uri, status=answer.status)
+        if answer.status in (401, 403, 407):
+            return HttpDeniedError(f"access denied ({answer.status} {answer.reason})".replace(" )", ")"), uri=uri, status=answer.status)
+        if answer.status == 412:
+            return ChangedError("the object was replaced", uri=uri, status=412)
+        return TransferError(f"the server answered {answer.status} {answer.reason}".rstrip(), uri=uri, status=answer.status)
+
+    def _describe(self, key: str, answer: Answer, size: int | None) -> ObjectInfo:
+        headers = answer.headers
+        return ObjectInfo(
+            key=key,
+            size=size,
+            etag=bare_etag(headers.get("etag")),
+            modified=http_time(headers.get("last-modified")),
+            content_type=headers.get("content-type"),
+            headers=headers,
+            status=answer.status,
+            url=answer.url,
+            http_version=answer.http_version,
+        )
+
+    # ------------------------------------------------------------------- requests
+
+    def _request(self, method: str, url: str, headers: Mapping[str, str], uri: str, *, leave_host: bool = True) -> Answer:
+        """One request: an answer with status 2xx, 416, or a redirect to another host when `leave_host` is False.
+
+        Raises:
+            PassingError: the connection failed, or the status says that it may pass.
+        """
+        answer = self._client.send(method, url, headers, uri, leave_host=leave_host)
+        status = answer.status
+        if 200 <= status < 300 or status == 416 or (not leave_host and 300 <= status < 400):
+            return answer
+        error = self._failed(answer, uri)
+        answer.finish()
+        if status in (408, 425, 429) or (status >= 500 and status not in (501, 505)):
+            raise PassingError(error, _retry_after(answer))
+        raise error
+
+    def _download(self, key: str, offset: int, size: int | None, headers: Mapping[str, str] | None, **options: object) -> Download:
+        """A download that is not begun."""
+        uri, base = self.uri(key), {**self._own_headers(), **_checked(headers)}
+
+        def send(more: Mapping[str, str]) -> Answer:
+            return self._request("GET", self._url(key), {**base, **more}, uri)
+
+        def describe(answer: Answer, total: int | None) -> ObjectInfo:
+            return self._describe(key, answer, total)
+
+        return Download(send, describe, uri, self._transport, offset=offset, size=size, match_on_server=self._match_on_server, **options)  # type: ignore[arg-type]
+
+    # -------------------------------------------------------------------- reading
+
+    def get(
+        self,
+        key: str,
+        offset: int = 0,
+        size: int | None = None,
+        *,
+        if_match: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        limit: int | None = None,
+    ) -> bytes:
+        """See `Store.get`. A server that ignores ranges is a TransferError, unless it sent what was asked for anyhow.
+
+        A body that comes compressed though it was not asked for so is decoded (gzip, deflate), or refused.
+        """
+
+        def attempt() -> bytes:
+            download = self._download(key, offset, size, headers, if_match=if_match, limit=limit).begin()
+            try:
+                return self._collect(download, key, headers)
+            finally:
+                download.close()
+
+        return with_retries(attempt, self._transport)
+
+    def get_into(self, key: str, offset: int, out: memoryview, *, if_match: str | None = None) -> int:
+        """See `Store.get_into`; the bytes go from the socket into `out`."""
+        out = out.cast("B")
+
+        def attempt() -> int:
+            download = self._download(key, offset, len(out), None, if_match=if_match).begin()
+            try:
+                if download.end is None:
+                    data = self._collect(download, key, None)
+                    out[: len(data)] = data
+                    return len(data)
+                size = max(0, download.end - offset)
+                fill(download, out[:size], self._piece(key, download, None))
+                return size
+            finally:
+                download.close()
+
+        return with_retries(attempt, self._transport)
+
+    def _collect(self, download: Download, key: str, headers: Mapping[str, str] | None) -> bytes:
+        """The rest of a download, in one bytes object that is filled in place."""
+        if download.end is None or download.encoded:
+            parts = []
+            while data := download.read1(CHUNK):
+                parts.append(data)
+            return b"".join(parts)
+        size = max(0, download.end - download.at)
+        if size == 0:
+            return b""
+        buffer, have = io.BytesIO(), 0
+        while have < size:
+            room = min(size, max(FIRST_BUFFER, have * 16))
+            buffer.seek(room - 1)
+            buffer.write(b"\0")
+            with buffer.getbuffer() as view, view[have:room] as part:
+                fill(download, part, self._piece(key, download, headers))
+            have = room
+        return buffer.getvalue()
+
+    def _piece(self, key: str, begun: Download, headers: Mapping[str, str] | None) -> Callable[[int, memoryview], None] | None:
+        """Fetches another part of the object that a download has begun; None when that cannot be held to its version."""
+        etag = begun.info.etag
+        if etag is None or etag.startswith("W/") or begun.encoded or begun.info.headers.get("accept-ranges") != "bytes":
+            return None
+
+        def fetch(offset: int, view: memoryview) -> None:
+            download = self._download(key, offset, len(view), headers, if_match=etag).begin()
+            try:
+                if download.end != offset + len(view):
+                    raise ChangedError("the object became smaller while it was read", uri=download.uri)
+                done = 0
+                while done < len(view):
+                    done += download.readinto(view[done:])
+            finally:
+                download.close()
+
+        return fetch
+
+    def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]], *, if_match: str | None = None) -> list[BytesLike]:
+        """See `Store.get_ranges`; ranges at most `NEAR` bytes apart come by one request."""
+        order = sorted(range(len(ranges)), key=lambda at: ranges[at])
+        found: list[BytesLike] = [b""] * len(ranges)
+        group: list[int] = []
+        for position, at in enumerate(order):
+            group.append(at)
+            end = max(ranges[one][0] + ranges[one][1] for one in group)
+            following = ranges[order[position + 1]][0] if position + 1 < len(order) else None
+            if following is not None and following <= end + NEAR:
+                continue
+            start = ranges[group[0]][0]
+            data = memoryview(self.get(key, start, end - start, if_match=if_match))
+            for one in group:
+                offset, size = ranges[one]
+                found[one] = bytes(data[offset - start : offset - start + size])
+            group = []
+        return found
+
+    def open(
+        self,
+        key: str,
+        offset: int = 0,
+        size: int | None = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        limit: int | None = None,
+    ) -> Body:
+        """See `Store.open`. A body whose length is not known may take as long as it likes, with no silence over the timeout."""
+
+        def begin() -> Download:
+            return self._download(key, offset, size, headers, limit=limit).begin()
+
+        state = [with_retries(begin, self._transport)]
+        info = state[0].info
+
+        def again(broken: PassingError) -> Download:
+            failures = [broken]
+
+            def attempt() -> Download:
+                if failures:
+                    raise failures.pop()
+                return begin()
+
+            download = with_retries(attempt, self._transport)
+            if download.info.size != info.size:
+                download.close()
+                raise ChangedError("the object was replaced while it was read", uri=download.uri)
+            return download
+
+        def chunks() -> Iterator[BytesLike]:
+            try:
+                while True:
+                    try:
+                        state[0].be_patient()
+                        data = state[0].read1(CHUNK)
+                    except PassingError as broken:  # before the first byte, of an object without a version
+                        state[0] = again(broken)
+                        continue
+                    if not data:
+                        return
+                    state[0].handed_out = True
+                    yield data
+            finally:
+                state[0].close()
+
+        return Body(info, chunks(), lambda: state[0].close())
+
+    def head(self, key: str, *, headers: Mapping[str, str] | None = None) -> ObjectInfo:
+        """See `Store.head`. A server that refuses HEAD is asked for the first byte instead."""
+        uri, base = self.uri(key), {**self._own_headers(), **_checked(headers)}
+
+        def by_head() -> ObjectInfo:
+            answer = self._request("HEAD", self._url(key), base, uri)
+            answer.finish()
+            if answer.status == 416:
+                raise TransferError("the server answered 416 to a request without a range", uri=uri, status=416)
+            length = answer.headers.get("content-length", "")
+            return self._describe(key, answer, int(length) if length.isdecimal() and not coding_of(answer) else None)
+
+        def by_first_byte() -> ObjectInfo:
+            answer = self._request("GET", self._url(key), {**base, "Range": "bytes=0-0"}, uri)
+            answer.finish()
+            total = content_range(answer)[2]
+            if answer.status == 200 and not coding_of(answer):
+                length = answer.headers.get("content-length", "")
+                total = int(length) if length.isdecimal() else None
+            return self._describe(key, answer, total)
+
+        try:
+            return with_retries(by_head, self._transport)
+        except StoreError as error:
+            # 403: signed URLs are signed for one method, mostly GET
+            if error.status not in (400, 403, 405, 501):
+                raise
+            return with_retries(by_first_byte, self._transport)
+
+    def close(self) -> None:
+        """Close idle connections."""
+        self._client.close()
+
+
+def _checked(headers: Mapping[str, str] | None) -> dict[str, str]:
+    """Headers of the caller, which are text without line ends."""
+    checked = {}
+    for name, value in (headers or {}).items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise TypeError(f"headers map str to str, got {type(name).__name__} to {type(value).__name__} at {name!r}")
+        if not _NAME.fullmatch(name) or any(mark in value for mark in "\r\n\0"):
+            raise ValueError(f"{name!r} is no header: a name of letters, digits and '-', and a value without line ends")
+        if name.lower() == "range":
+            raise ValueError("a Range header would hide which part is read: give offset and size instead")
+        checked[{"user-agent": "User-Agent", "accept": "Accept", "accept-encoding": "Accept-Encoding", "authorization": "Authorization"}.get(name.lower(), name)] = value
+    remember(value for name, value in checked.items() if name == "Authorization")
+    return checked
+
+
+def _retry_after(answer: Answer) -> float | None:
+    """Seconds of Retry-After, which is a number or a date."""
+    text = answer.headers.get("retry-after")
+    if text is None:
+        return None
+    if text.strip().isdecimal():
+        return float(text)
+    try:
+        return max(0.0, parsedate_to_datetime(text).timestamp() - now())
+    except (ValueError, OverflowError):
+        return None
