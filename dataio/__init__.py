@@ -25,6 +25,7 @@ _NAMES = {
     "CustomOp": "engine.custom",
     "DataLoader": "loader",
     "DlpackTensor": "outputs",
+    "HeadInfo": "io.stream",
     "GroupByStage": "stages",
     "PackStage": "stages",
     "Pipeline": "pipelines",
@@ -32,6 +33,7 @@ _NAMES = {
     "RecordSource": "sources",
     "ShardSpec": "sharding",
     "SlotStage": "stages",
+    "Stream": "io.stream",
     "batch": "stages",
     "bucket_by": "stages",
     "chain": "stages",
@@ -55,6 +57,7 @@ _NAMES = {
     "scan": "query",
     "slot": "stages",
     "slots": "stages",
+    "stream": "io.stream",
     # types of options and arguments
     "Concurrency": "aliases",
     "FailurePolicy": "aliases",

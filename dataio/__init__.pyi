@@ -35,6 +35,9 @@ from .engine.registry import register_kernel as register_kernel
 from .engine.registry import register_op as register_op
 from .engine.stats import op_stats as op_stats
 from .engine.stats import reset_op_stats as reset_op_stats
+from .io.stream import HeadInfo as HeadInfo
+from .io.stream import Stream as Stream
+from .io.stream import stream as stream
 from .loader import DataLoader as DataLoader
 from .outputs import DlpackTensor as DlpackTensor
 from .outputs import register_output_adapter as register_output_adapter

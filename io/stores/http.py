@@ -5,14 +5,20 @@ from __future__ import annotations
 import base64
 import io
 import re
-import threading
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from time import time as now
 
 from ..config import Transport, transport_for
-from ..errors import ChangedError, HttpDeniedError, HttpNotFoundError, StoreError, TransferError, UnsupportedError
+from ..errors import (
+    ChangedError,
+    HttpDeniedError,
+    HttpNotFoundError,
+    StoreError,
+    TransferError,
+    UnsupportedError,
+)
 from ..retry import PassingError, with_retries
 from ..secrets import remember
 from ..store import Body, BytesLike, ObjectInfo, Store

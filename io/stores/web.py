@@ -128,21 +128,22 @@ class _PacedResponse(http.client.HTTPResponse):
         _exchange.source = self
 
 
-class _AsWritten:
+class _Connection(urllib3.connection.HTTPConnection):
     """Sends the target of the exchange instead of urllib3's encoding of it."""
 
     response_class = _PacedResponse
 
-    def putrequest(self, method: str, url: str, **options: Any) -> None:
-        super().putrequest(method, _exchange.target, **options)  # type: ignore[misc]
+    def putrequest(self, method: str, url: str, skip_host: bool = False, skip_accept_encoding: bool = False) -> None:
+        super().putrequest(method, _exchange.target, skip_host, skip_accept_encoding)
 
 
-class _Connection(_AsWritten, urllib3.connection.HTTPConnection):
-    pass
+class _TlsConnection(urllib3.connection.HTTPSConnection):
+    """The same over TLS."""
 
+    response_class = _PacedResponse
 
-class _TlsConnection(_AsWritten, urllib3.connection.HTTPSConnection):
-    pass
+    def putrequest(self, method: str, url: str, skip_host: bool = False, skip_accept_encoding: bool = False) -> None:
+        super().putrequest(method, _exchange.target, skip_host, skip_accept_encoding)
 
 
 class _Pool(urllib3.connectionpool.HTTPConnectionPool):
