@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from .checkpoint import PlanIdentity, Position, make_state, read_state
 from .engine.actor import Mark
+from .engine.actors.fetch import Fetching
 from .engine.batch import FinishedBatch
 from .engine.errors import ClosedError, ForkedError
 from .engine.executors.base import Executor
+from .engine.executors.requests import RequestThreads
 from .engine.explain import explain
 from .engine.ledger import Ledger
 from .engine.physical import Program, compile_chain
@@ -31,7 +33,9 @@ from .engine.trace import Recorder
 from .engine.units import steps_of
 from .failures import FailureHandling
 from .io.ranges import close_files, open_ranges
+from .io.remote import is_remote
 from .io.resolve import read_source
+from .io.retry import retries_here
 
 if TYPE_CHECKING:
     from .aio import AsyncLoaderIterator
@@ -108,6 +112,7 @@ class DataLoader:
             experience=self._experience,
             resume=self._position.resume(),
             ledger=self._ledger,
+            fetching=Fetching(is_remote, read_source, self._resources.requests, retries_here),
         )
         self._resources.graph = graph
         iterator = LoaderIterator(self, graph)
@@ -376,6 +381,7 @@ class _Resources:
         self.failures = failures
         self.graph: Graph | None = None
         self.executor: Executor | None = None
+        self.requests = RequestThreads(32)
         self.recorder: Recorder | None = None
         self.iterator: weakref.ref[LoaderIterator] | None = None
         self.closed = False
@@ -413,6 +419,7 @@ class _Resources:
         self.stop_graph(deadline)
         if self.executor is not None:
             self.executor.close(deadline)
+        self.requests.close(deadline)
         if self.recorder is not None:
             self.recorder.close()
         self.failures.close()

@@ -13,10 +13,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from .buffers import Block
+from .failure import Failure
 from .ledger import BatchMemory
 from .physical import Program
 from .units import Unit
-from .work import Failure
 
 
 class Keys:

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from .failure import Failure
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -21,7 +23,8 @@ if TYPE_CHECKING:
 class Morsel:
     """Rows `[offset, offset + length)` of a batch, the records at positions `indices` of the epoch.
 
-    `skip` lists rows (relative to the morsel) that failed before they got here.
+    `skip` lists rows (relative to the morsel) that failed before they got here. `fetched` holds, for slots whose values lie
+    in remote stores, what was fetched ahead for each row: bytes, a `Failure`, or None for a value that is to be read.
     """
 
     indices: Sequence[int]
@@ -30,6 +33,7 @@ class Morsel:
     objects: dict[str, Sequence[Any]] = field(default_factory=dict)
     batch: pa.RecordBatch | None = None
     skip: frozenset[int] = frozenset()
+    fetched: dict[str, list[Any]] = field(default_factory=dict)
 
     def values(self, name: str) -> Sequence[Any]:
         """A column as something indexable by row; binary columns give zero-copy views of the Arrow buffer."""
@@ -55,6 +59,7 @@ class Morsel:
             objects={name: values[row : row + 1] for name, values in self.objects.items()},
             batch=None if self.batch is None else self.batch.slice(row, 1),
             skip=frozenset((0,)) if row in self.skip else frozenset(),
+            fetched={name: values[row : row + 1] for name, values in self.fetched.items()},
         )
 
     def title(self) -> str:
@@ -79,10 +84,34 @@ class Morsel:
             pickled = cloudpickle.dumps(header, protocol=5)
         return message, pickled
 
+    def fetched_parts(self) -> tuple[Any, ...]:
+        """What was fetched, for another process, each value as it is: (pickled rest, bytes...); empty without any."""
+        if not self.fetched:
+            return ()
+        # A number stands for a value that follows.
+        parts: list[Any] = []
+        rest: dict[str, list[Any]] = {}
+        for name, values in self.fetched.items():
+            rest[name] = []
+            for value in values:
+                apart = value is not None and not isinstance(value, Failure)
+                rest[name].append(len(parts) if apart else value)
+                if apart:
+                    parts.append(value)
+        return pickle.dumps(rest, protocol=5), *parts
+
     @classmethod
-    def from_ipc(cls, message: Any, pickled: Any) -> Morsel:
+    def from_ipc(cls, message: Any, pickled: Any, *fetched: Any) -> Morsel:
+        """A morsel from its `to_ipc` and `fetched_parts`."""
         indices, offset, length, skip, rest = pickle.loads(pickled)
-        return cls(indices, offset, length, rest, _from_stream(message) if message else None, skip)
+        morsel = cls(indices, offset, length, rest, _from_stream(message) if message else None, skip)
+        if fetched:
+            parts = fetched[1:]
+            morsel.fetched = {
+                name: [parts[value] if isinstance(value, int) else value for value in values]
+                for name, values in pickle.loads(fetched[0]).items()
+            }
+        return morsel
 
 
 def _stream(batch: pa.RecordBatch) -> bytes:

@@ -14,13 +14,13 @@ import numpy as np
 from .batch import Allocate, Job, SlotColumn
 from .buckets import key_function
 from .errors import OpError
+from .failure import failure_of
 from .packing import Bin, Packer, fill, fill_segments
 from .plan import Pack
 from .schema import type_of
 from .source import Pass
 from .streams import BadRecord, Chunk, Stream
 from .units import Refetch, RunCutter, Share, Unit
-from .work import failure_of
 
 
 class Held:

@@ -1,7 +1,7 @@
 """Build the actor graph of one epoch, supervise it, hand out its batches, and leave nothing behind.
 
-    Source -> Workers -> Shape -> (BatchOps) -> consumer
-       ^_______________ batch credits ______________|
+    Source -> (Fetch) -> Workers -> Shape -> (BatchOps) -> consumer
+       ^____________________ batch credits ___________________|
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 
 from .actor import Actor, Credits, Mailbox, Mark
 from .actors.device import DeviceActor
+from .actors.fetch import FetchActor, Fetching
 from .actors.shape import BatchOpsActor, ShapeActor
 from .actors.source import SourceActor
 from .agreement import AgreedSteps, Agreement
@@ -87,10 +88,12 @@ class Experience:
     Attributes:
         row_types: shape and dtype of each slot's rows in the batch finished last, when they were all alike.
         record_ns: a worker's time per record, a running mean; 0 before the first morsel.
+        value_bytes: bytes per value that was fetched, a running mean; 0 before the first.
     """
 
     row_types: dict[str, tuple[tuple[int, ...], np.dtype]] = field(default_factory=dict)
     record_ns: float = 0.0
+    value_bytes: float = 0.0
 
     def row_type(self, slot: str, dense: np.ndarray | None) -> None:
         """Note the rows of a finished slot: `dense` [B, ...], or None when they differ."""
@@ -104,6 +107,12 @@ class Experience:
         if result.length:
             each = sum(spent[0] for spent in result.counters.values()) / result.length
             self.record_ns += (each - self.record_ns) * (0.2 if self.record_ns else 1.0)
+
+
+    def fetched(self, nbytes: int, values: int) -> None:
+        """Note what the values of a morsel took."""
+        each = max(1.0, nbytes / values)  # 0 says that nothing is known
+        self.value_bytes += (each - self.value_bytes) * (0.2 if self.value_bytes else 1.0)
 
 
 _MORSEL_NS = 2_000_000
@@ -128,6 +137,7 @@ class Graph:
         experience: Experience,
         ledger: Ledger,
         resume: Resume = BEGINNING,
+        fetching: Fetching | None = None,
     ) -> None:
         nodes = list(walk(plan))
         self.shape = next(n for n in nodes if isinstance(n, Shape))
@@ -172,6 +182,10 @@ class Graph:
         rows = self.shape.size if isinstance(self.shape, Batch) else _LARGEST_GROUP
         self.shape_mailbox = Mailbox("shape", (prefetch + 1) * (rows + 1))
         self.actors: list[Actor] = [SourceActor(self), ShapeActor(self, self.shape_mailbox)]
+        self.fetch: FetchActor | None = None
+        if fetching is not None and any(chain.reads is True for chain in program.chains):
+            # Three messages for each morsel.
+            self.fetch = FetchActor(self, fetching, Mailbox("fetch", 3 * self.shape_mailbox.capacity))
         self.ready, self.ahead_credits = self.delivery, None  # where batches go that need only be handed out
         if options.ahead and not self.batch_maps:  # Python batch maps are given wrapped batches anyway
             self.ready, self.ahead_credits = Mailbox("device", prefetch + 2), Credits(options.ahead)
@@ -183,6 +197,8 @@ class Graph:
             self.next_mailbox = self.ready
         for actor in self.actors:
             actor.start()
+        if self.fetch is not None:
+            self.actors.append(self.fetch)  # starts with the first value that is remote
         self._snapshots = Snapshots(self) if pipeline_trace() else None
 
     # ---------------------------------------------------------------- called by actors and workers
@@ -208,16 +224,22 @@ class Graph:
         return taken
 
     def admit(
-        self, memory: BatchMemory, buffers: list[tuple[tuple[int, ...], np.dtype]], unsized: list[str], length: int
+        self,
+        memory: BatchMemory,
+        buffers: list[tuple[tuple[int, ...], np.dtype]],
+        unsized: list[str],
+        length: int,
+        remote: int = 0,
     ) -> bool:
-        """Wait until a batch of `length` records fits the memory limit: its `buffers`, and what its `unsized` slots are
-        expected to take; False when the graph is stopping.
+        """Wait until a batch of `length` records fits the memory limit: its `buffers`, and what its `unsized` slots and its
+        `remote` values are expected to take; False when the graph is stopping.
         """
         ledger, sized = self.ledger, sum(buffer_bytes(*buffer) for buffer in buffers)
 
         def needed() -> int | None:  # asked again when a batch before has shown how large its rows are
             expected = ledger.expected(unsized, length)
-            return None if expected is None else expected + sized
+            fetched = 0 if not remote or self.fetch is None else self.fetch.expected(remote)
+            return None if expected is None or fetched is None else expected + sized + fetched
 
         began = time.perf_counter_ns()
         # The batch at hand has taken its credit.
@@ -225,7 +247,7 @@ class Graph:
             needed, lambda: self.batches_in_flight > 1, lambda: self._asking, self.stopped, self.executor.buffers
         )
         self.stats.memory_wait_ns += time.perf_counter_ns() - began
-        memory.expect(needed() or 0)
+        memory.expect((ledger.expected(unsized, length) or 0) + sized)  # what is fetched is counted by who fetches it
         return admitted
 
     def part_done(self, job: Job, result: MorselResult | BaseException) -> None:

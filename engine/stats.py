@@ -26,6 +26,96 @@ STAGES = ("read", "decode", "transform", "collate")
 _COLLATE = ("collate", "collate")
 
 
+class FetchStats:
+    """What was fetched from remote stores; any thread adds to it.
+
+    Attributes:
+        failed, retries: values that could not be fetched, and requests that had to be tried again.
+        nbytes: that came.
+        spent: time of all requests together, their number, the slowest and the fastest.
+    """
+
+    def __init__(self) -> None:
+        self.failed = self.retries = self.nbytes = 0
+        self.spent: Spent = [0, 0, 0, 0]
+        self._waiting = Gauge()
+        self._in_flight = Gauge()
+        self._ahead = Gauge()
+        self._lock = threading.Lock()
+        new_lock_in_child(self, "_lock", threading.Lock)
+
+    def queued(self, values: int) -> None:
+        """Values are to be fetched."""
+        with self._lock:
+            self._waiting.add(values)
+
+    def begins(self) -> None:
+        """A request begins."""
+        with self._lock:
+            self._waiting.add(-1 if self._waiting.now else 0)
+            self._in_flight.add(1)
+
+    def ends(self, nanoseconds: int, nbytes: int, *, failed: bool, retries: int) -> None:
+        """It ended."""
+        with self._lock:
+            self._in_flight.add(-1)
+            self.failed += failed
+            self.retries += retries
+            self.nbytes += nbytes
+            total, count, worst, least = self.spent
+            self.spent = [total + nanoseconds, count + 1, max(worst, nanoseconds), min(least, nanoseconds) if count else nanoseconds]
+
+    def ahead(self, nbytes: int) -> None:
+        """Bytes that are fetched, or on their way, and not worked off."""
+        with self._lock:
+            self._ahead.add(nbytes - self._ahead.now)
+
+    def left(self) -> None:
+        """The pass is over: nothing waits any more, and what still comes is dropped."""
+        with self._lock:
+            self._waiting.now = self._ahead.now = 0
+
+    @property
+    def in_flight(self) -> int:
+        """Requests under way."""
+        return self._in_flight.now
+
+    def depths(self) -> dict[str, int]:
+        """Values waiting for a thread, and requests under way."""
+        return {"waiting": self._waiting.now, "in_flight": self._in_flight.now}
+
+    def as_dict(self) -> dict[str, Any]:
+        """The counters as plain values."""
+        with self._lock:
+            return {
+                "values": self.spent[1],
+                "failed": self.failed,
+                "retries": self.retries,
+                "bytes": self.nbytes,
+                "busy_ns": self.spent[0],
+                "waiting": self._waiting.as_dict(),
+                "in_flight": self._in_flight.as_dict(),
+                "ahead_bytes": self._ahead.as_dict(),
+            }
+
+
+class Gauge:
+    """A number now, and the most that it was."""
+
+    __slots__ = ("most", "now")
+
+    def __init__(self) -> None:
+        self.now = self.most = 0
+
+    def add(self, change: int) -> None:
+        self.now += change
+        if self.now > self.most:
+            self.most = self.now
+
+    def as_dict(self) -> dict[str, int]:
+        return {"current": self.now, "max": self.most}
+
+
 @dataclass(slots=True)
 class RunStats:
     """What happened since the loader was made.
@@ -46,6 +136,7 @@ class RunStats:
         ops, batch_ops, collate: what each op, batch transform or map, and putting a batch together took.
         depths: messages in each mailbox once a pass has ended (none), and at most while it ran.
         trace: where spans go while somebody records them.
+        fetch: what was fetched from remote stores ahead of the workers.
     """
 
     workers: int = 1
@@ -78,6 +169,7 @@ class RunStats:
     depths: dict[str, tuple[int, int]] = field(default_factory=dict)
     trace: Recorder | None = None
     detailed: bool = field(default_factory=detailed_stats)
+    fetch: FetchStats = field(default_factory=FetchStats)
 
     # ---------------------------------------------------------------- written by the actors
 
@@ -139,7 +231,7 @@ class RunStats:
         return max(0, self.submitted - self.taken - self.given_up)
 
     def stages(self) -> dict[str, dict[str, int]]:
-        """Per stage: calls, and nanoseconds in all, on average, at least and at most.
+        """Per stage: calls, and nanoseconds in all, on average, at least and at most. What is fetched is read.
 
         A call is one value of one slot, for `transform` one op on it, for `collate` one batch. Values that are read, or
         decoded, many at a time count with their share of the call.
@@ -147,6 +239,8 @@ class RunStats:
         sums: Ops = {}
         for (stage, _), spent in {**self.ops, **self.collate}.items():
             add_spent(sums, (stage, ""), spent)
+        if self.fetch.spent[1]:
+            add_spent(sums, ("read", ""), self.fetch.spent)
         out = {}
         for stage in STAGES:
             total, count, worst, least = sums.get((stage, ""), (0, 0, 0, 0))
@@ -184,6 +278,7 @@ class RunStats:
                 "consumer_busy": self.consumer_busy_ns,
             },
             "workers": self.workers,
+            "fetch": self.fetch.as_dict(),
         }
 
 

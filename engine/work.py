@@ -17,64 +17,13 @@ import numpy as np
 
 from .errors import MissingFieldError, OpError
 from .expr import Cond
+from .failure import Failure, failure_of
 from .morsel import Morsel
 from .physical import Body, ChainProgram, Program, Step
 from .registry import INJECTED
 from .rng import record_stream, thread_stream
 from .rules import SEED_FIELD
 from .schema import guess_layout, type_of
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """One record that could not be delivered.
-
-    Attributes:
-        row: position in the batch as submitted.
-        slot, stage, op: where; `op` is the op's name, "read" or "map".
-        uri: the path or URI of the source when there is one.
-        error: the exception's type name; `message` its text.
-        offset: byte of the source at which it goes wrong, or at which the record's part of it begins, when known.
-    """
-
-    row: int
-    slot: str | None
-    stage: str
-    op: str
-    uri: str | None
-    error: str
-    message: str
-    offset: int | None = None
-
-
-def failure_of(row: int, slot: str | None, stage: str, op: str, source: Any, error: BaseException) -> Failure:
-    text = str(error) or type(error).__name__
-    return Failure(row, slot, stage, op, uri_of(source), type(error).__name__, text, offset_of(source, error))
-
-
-def offset_of(source: Any, error: BaseException) -> int | None:
-    """The byte an error is about: where the source's range begins, and how far into it the error says it is."""
-    inside = getattr(error, "offset", None)
-    start = None
-    if isinstance(source, dict):
-        span = source.get("range")
-        start = span[0] if isinstance(span, (tuple, list)) and span else source.get("offset")
-    known = [n for n in (start, inside) if isinstance(n, int) and not isinstance(n, bool) and n >= 0]
-    return sum(known) if known else None
-
-
-def uri_of(source: Any) -> str | None:
-    """The path or URI behind a slot's value, when it shows one."""
-    if isinstance(source, str):
-        return source
-    if isinstance(source, dict):
-        source = source.get("uri") or source.get("url") or source.get("path")
-        return str(source) if source is not None else None
-    if hasattr(source, "__fspath__"):
-        return str(source.__fspath__())
-    uri = getattr(source, "uri", None)
-    return uri if isinstance(uri, str) else None
-
 
 if TYPE_CHECKING:  # not in worker processes
     from .ledger import Charge, Ledger
@@ -267,6 +216,9 @@ class Work:
 
     def _read(self, sources: Sequence[Any]) -> list[Any]:
         """The bytes of every row; None where reading failed."""
+        fetched = self.morsel.fetched.get(self.chain.slot)
+        if fetched is not None:
+            return self._take_fetched(sources, fetched)
         if not self.failed and set(map(type, sources)) <= {bytes}:
             self.result.bytes_read += sum(map(len, sources))
             return sources if isinstance(sources, list) else list(sources)
@@ -277,11 +229,11 @@ class Work:
             self.undecoded = self.ledger.read(nbytes)
         return found
 
-    def _fetch(self, sources: Sequence[Any], fetch: Callable[[Any], Any]) -> list[Any]:
-        """`fetch` of every row; None where it failed."""
+    def _fetch(self, sources: Sequence[Any], fetch: Callable[[Any], Any], first: int = 0) -> list[Any]:
+        """`fetch` of the rows from `first` on; None where it failed."""
         started = time.perf_counter_ns()
         out: list[Any] = []
-        for i, source in enumerate(sources):
+        for i, source in enumerate(sources, first):
             if i in self.failed:
                 out.append(None)
                 continue
@@ -291,6 +243,23 @@ class Work:
                 self._fail(i, "read", "read", source, error)
                 out.append(None)
         self.counters.add_column("read", "read", time.perf_counter_ns() - started, len(out))
+        return out
+
+    def _take_fetched(self, sources: Sequence[Any], fetched: list[Any]) -> list[Any]:
+        """The same where the Fetch actor was before, which counts the bytes in memory."""
+        out: list[Any] = []
+        for i, found in enumerate(fetched):
+            if i in self.failed:
+                found = None
+            elif isinstance(found, Failure):
+                self.failed.add(i)
+                self.result.failures.append(found)
+                found = None
+            elif found is None:
+                (found,) = self._fetch(sources[i : i + 1], self.program.reader, first=i)
+            if found is not None:
+                self.result.bytes_read += memoryview(found).nbytes
+            out.append(found)
         return out
 
     def _fail(self, row: int, stage: str, op: str, source: Any, error: BaseException) -> None:

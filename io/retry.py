@@ -6,6 +6,7 @@ Jitter", AWS Architecture Blog, 2015), so that clients that failed together do n
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -14,6 +15,20 @@ from .config import Transport
 
 T = TypeVar("T")
 FIRST_WAIT, LONGEST_WAIT = 0.2, 10.0
+
+
+class _Count(threading.local):
+    """Of one thread."""
+
+    retries = 0
+
+
+_count = _Count()
+
+
+def retries_here() -> int:
+    """Attempts after a first one that the calling thread made so far."""
+    return _count.retries
 
 
 class PassingError(Exception):
@@ -59,6 +74,7 @@ def with_retries(attempt: Callable[[], T], transport: Transport) -> T:
     def again() -> T:
         if firsts:  # the attempt that was made already
             raise firsts.pop()
+        _count.retries += 1
         return attempt()
 
     try:

@@ -15,6 +15,7 @@ from ..batch import Job, Keys, stem
 from ..errors import BatchError, MissingFieldError, PlanError, RecordError
 from ..executors.base import Task
 from ..expr import Cond, field_getter
+from ..failure import Failure, failure_of
 from ..ledger import BatchMemory
 from ..morsel import Morsel, column_values
 from ..physical import ChainProgram, Program
@@ -23,7 +24,7 @@ from ..rules import KEY_FIELDS, SEED_FIELD
 from ..schema import TensorType
 from ..streams import BadRecord, rows_of
 from ..units import Unit
-from ..work import MISSING, Failure, MorselResult, failure_of, run_morsel
+from ..work import MISSING, MorselResult, run_morsel
 
 if TYPE_CHECKING:
     from ..run import Graph
@@ -147,7 +148,8 @@ class SourceActor(Actor):
                 unsized.append(chain.slot)
             else:
                 buffers[chain.slot] = (length, *row[0]), row[1]
-        if not graph.admit(memory, list(buffers.values()), unsized, length):
+        remote = graph.fetch.remote_rows(columns) if graph.fetch is not None else {}
+        if not graph.admit(memory, list(buffers.values()), unsized, length, sum(map(len, remote.values()))):
             return
         for slot, (shape, dtype) in buffers.items():
             job.blocks[slot] = memory.allocate(graph.executor.buffers, shape, dtype)
@@ -158,9 +160,11 @@ class SourceActor(Actor):
             if not graph.take_record_credit():
                 return
             morsel = columns.morsel(offset, min(rows, length - offset), failed)
-            graph.executor.submit(
-                Task(graph.program, job, morsel, graph.seed, graph.epoch, graph.morsel_done, graph.part_done, graph.stopped)
-            )
+            task = Task(graph.program, job, morsel, graph.seed, graph.epoch, graph.morsel_done, graph.part_done, graph.stopped)
+            if remote and graph.fetch is not None:
+                graph.fetch.submit(task, remote)
+            else:
+                graph.executor.submit(task)
 
     def run_inline(self, job: Job, columns: Columns) -> None:
         """Nothing to read, decode or transform: not worth a trip to the workers."""

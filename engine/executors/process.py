@@ -22,12 +22,13 @@ from typing import Any
 
 from ..buffers import BufferPool
 from ..errors import RecordError, WorkerDiedError
+from ..failure import Failure, uri_of
 from ..forks import in_child
 from ..morsel import Morsel
 from ..physical import Program
 from ..rules import SEED_FIELD
 from ..settings import cpu_workers
-from ..work import Failure, MorselResult, run_morsel, uri_of
+from ..work import MorselResult, run_morsel
 from .base import Placement, Task
 from .channel import Inbox, send
 from .forkserver import ForkServer, ServerGoneError
@@ -238,7 +239,7 @@ class _Link:
     def _send(self, task: Task) -> None:
         morsel = task.morsel
         try:
-            parts = without(morsel, self.executor.unsent).to_ipc()
+            parts: tuple[Any, ...] = without(morsel, self.executor.unsent).to_ipc() + morsel.fetched_parts()
         except Exception as error:
             if self.executor.unsendable is not None:
                 self.executor.unsendable(task)
@@ -251,7 +252,8 @@ class _Link:
             refusal.__cause__ = error
             task.done(task.job, refusal)
             return
-        task.reading = task.job.memory.ledger.reading(morsel.length)
+        if not morsel.fetched:  # which is counted
+            task.reading = task.job.memory.ledger.reading(morsel.length)
         self.outstanding.append(task)
         addresses: dict[str, BlockAddress] = {}
         mapped: list[tuple[int, int]] = []

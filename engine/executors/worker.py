@@ -108,7 +108,7 @@ def _answer(
         for (identity, size), descriptor in zip(request.mapped, descriptors, strict=True):
             mappings[identity] = mmap.mmap(descriptor, size)
             os.close(descriptor)
-        morsel = Morsel.from_ipc(parts[0], parts[1])
+        morsel = Morsel.from_ipc(*parts)
         blocks = {slot: _rows(mappings, address) for slot, address in request.blocks.items()}
         result = run_morsel(program, morsel, blocks, request.seed, request.epoch, request.inactive, None, request.guessed)
     except Exception as error:

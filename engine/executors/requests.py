@@ -1,0 +1,113 @@
+"""Threads that wait for requests: one pool for the whole process, alive while some loader uses it.
+
+A thread is started when a request finds none idle, so there are as many as were needed at once. They spend their time in
+system calls and in clients that have released the GIL.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from queue import SimpleQueue
+
+Request = Callable[[], None]
+"""What a thread does; it must not raise."""
+
+
+class _Pool:
+    """The threads. Made by the first loader that sends a request, ended after the last."""
+
+    def __init__(self) -> None:
+        self.users = 0
+        self.requests: SimpleQueue[Request | None] = SimpleQueue()
+        self.threads: list[threading.Thread] = []
+        self._idle = 0
+        self._lock = threading.Lock()
+
+    def submit(self, request: Request, most: int) -> None:
+        with self._lock:
+            if self._idle > 0:
+                self._idle -= 1  # one of them takes it
+            elif len(self.threads) < most:
+                thread = threading.Thread(target=self._work, name=f"dataio-request-{len(self.threads)}", daemon=True)
+                self.threads.append(thread)
+                thread.start()
+            else:
+                self._idle -= 1  # it waits in the queue: the first thread that is free is not idle
+        self.requests.put(request)
+
+    def _work(self) -> None:
+        while (request := self.requests.get()) is not None:
+            request()
+            del request  # a thread that waits must not keep what it fetched
+            with self._lock:
+                self._idle += 1
+
+    def stop(self, deadline: float) -> None:
+        for _ in self.threads:
+            self.requests.put(None)
+        for thread in self.threads:
+            if thread is not threading.current_thread():
+                # A request ends by its own timeout: it is left behind, and its thread is a daemon.
+                thread.join(max(0.0, deadline - time.monotonic()))
+
+
+_lock = threading.RLock()
+_shared: _Pool | None = None
+
+
+def _forget() -> None:
+    """In a forked child: the threads stayed in the parent, and one of them may have held the lock."""
+    global _lock, _shared
+    _lock = threading.RLock()
+    _shared = None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
+
+
+class RequestThreads:
+    """A loader's share of the process-wide pool; it takes no part before the first request.
+
+    Attributes:
+        most: threads that this loader may have the pool grow to.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._pool: _Pool | None = None
+        self._closed = False
+
+    def submit(self, request: Request) -> None:
+        """Have a thread call `request()`, in the order of submission; never blocks. Nothing is done once closed."""
+        global _shared
+        pool = self._pool
+        if pool is None:
+            with _lock:
+                if self._closed:
+                    return
+                if self._pool is None:
+                    if _shared is None:
+                        _shared = _Pool()
+                    _shared.users += 1
+                    self._pool = _shared
+                pool = self._pool
+        pool.submit(request, self.most)
+
+    def close(self, deadline: float) -> None:
+        """Give the share back; idempotent. Waits, at most until `deadline` (of `time.monotonic`), for the last loader's
+        requests."""
+        global _shared
+        with _lock:
+            self._closed = True
+            pool, self._pool = self._pool, None
+            if pool is None:
+                return
+            pool.users -= 1
+            if pool.users:
+                return
+            _shared = None
+        pool.stop(deadline)
