@@ -233,5 +233,5 @@ def may_name_places(array: Any) -> bool:
         kind = kind.value_type
     if pa.types.is_struct(kind):
         position = kind.get_field_index("bytes")
-        return position < 0 or array.field(position).null_count > 0
+        return position < 0 or bool(array.field(position).null_count)
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
