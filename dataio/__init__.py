@@ -57,6 +57,7 @@ _NAMES = {
     "scan": "query",
     "slot": "stages",
     "slots": "stages",
+    "webdataset": "sources",
     "stream": "io.stream",
     # types of options and arguments
     "Concurrency": "aliases",

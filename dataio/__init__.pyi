@@ -58,6 +58,7 @@ from .sources import from_sampler as from_sampler
 from .sources import manifest as manifest
 from .sources import mix as mix
 from .sources import records as records
+from .sources import webdataset as webdataset
 from .stages import BatchStage as BatchStage
 from .stages import BucketByStage as BucketByStage
 from .stages import CollateStage as CollateStage

@@ -12,6 +12,7 @@ from .files import files, manifest
 from .python import from_callable, from_iterable, from_iterator
 from .records import RecordSource, records
 from .sampler import from_sampler
+from .webdataset import webdataset
 
 __all__ = [
     "RecordSource",
@@ -25,4 +26,5 @@ __all__ = [
     "manifest",
     "mix",
     "records",
+    "webdataset",
 ]

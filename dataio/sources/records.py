@@ -137,7 +137,7 @@ class RecordSource:
                 `buffer` places or more. Needed for a sequential source, of which one such run is held in memory.
             block: shuffle runs of so many records as a whole, and then the records of each 4 neighbouring blocks (or of
                 each `buffer` records) among themselves, so that records that are stored together (shards, row groups)
-                are read together.
+                are read together. Of `webdataset`, which wants a `buffer` too, the blocks are the shards.
 
         Tables, frames and manifests of columns stay columns. A Parquet manifest that is shuffled without `block` and
         `buffer` is read into memory once, as far as its columns are used.
@@ -152,13 +152,17 @@ class RecordSource:
         for name, value in (("buffer", buffer), ("block", block)):
             if value is not None:
                 check_count(name, value)
+        source = self._source
+        if block is not None and buffer is not None and hasattr(source, "with_shards_shuffled"):  # the shards are the blocks
+            source = source.with_shards_shuffled(Order(seed, block, buffer))
+            block = None
         if self._sequential and (buffer is None or block is not None):
             raise TypeError(
                 "shuffle needs records that can come in any order, and this source is sequential; shuffle within a "
                 "window, shuffle(buffer=1000), or before it is made, or collect it first: "
                 "dataio.records(list(source)).shuffle()"
             )
-        return self._with(shuffled(self._source, Order(seed, block, buffer)))
+        return self._with(shuffled(source, Order(seed, block, buffer)))
 
     def repeat(self, n: int | None = None) -> RecordSource:
         """The records `n` times, None without end; each time a shuffled source has another order.
@@ -179,17 +183,20 @@ class RecordSource:
         return concat([self, *others])
 
     def describe(self) -> dict[str, Any]:
-        """What the source is made of: number of records and of record maps, shuffle, sequential."""
+        """What the source is made of: number of records and of record maps, shuffle, sequential, and of `webdataset` the number
+        of shards."""
         from dataio.engine.combine import MappedRows
 
         chain = list(_chain(self._source))
         orders = [node.order.describe() for node in chain if hasattr(node, "order")]
-        return {
+        found = {
             "records": self._source.length(),
             "record_maps": sum(isinstance(node, MappedRows) for node in chain),
             "shuffle": orders[0] if orders else None,
             "sequential": self._sequential,
         }
+        shards = getattr(chain[-1], "shards", None)
+        return found if shards is None else {**found, "shards": len(shards)}
 
     def _rows(self) -> RowSource:
         from dataio.engine.combine import as_rows
@@ -239,6 +246,7 @@ def _mapped(function: Callable[[Any], Any], records: Iterator[Any], pass_: Pass)
 
 
 def _records(stream: Stream, ahead: int) -> Iterator[Any]:
+    from dataio.engine.errors import SourceError
     from dataio.engine.streams import BadRecord, source_error
 
     try:
@@ -252,7 +260,8 @@ def _records(stream: Stream, ahead: int) -> Iterator[Any]:
                 yield row
             if error is None and chunk.error is not None:
                 error = chunk.error
-                error = error.__cause__ if isinstance(error.__cause__, Exception) else error
+                cause = error.__cause__ if type(error) is SourceError else None
+                error = cause if isinstance(cause, Exception) else error
             if isinstance(error, StopIteration):  # would be taken for the end of the records
                 raise source_error(error, stream.position)
             if error is not None:
