@@ -277,7 +277,7 @@ class DataLoader:
                 "prefetch_batches": shape.prefetch,
                 "order": options.order,
                 "cpu_workers_effective": stats.workers,
-                "io_workers_shared": 0,  # the workers read
+                "io_workers_shared": self._resources.requests.most,
                 "batch_credit_limit": shape.prefetch,
                 "record_credit_limit": options.concurrency,
             },
@@ -310,7 +310,7 @@ class DataLoader:
         executor = self._resources.executor
         workers = executor.describe() if executor is not None else {}
         plan = self._logical if self._optimised is None else self._optimised.plan
-        return make_report(self._stats, Setup(plan, self._options, workers.get("kind"), workers.get("gil_share")))
+        return make_report(self._stats, Setup(plan, self._options, workers.get("kind"), workers.get("gil_share"), self._resources.requests.most))
 
     def trace(self, path: str | os.PathLike[str], *, events: int = 100_000) -> Recorder:
         """Record from now on what source, workers, batch ops and training loop do, for ui.perfetto.dev.
@@ -381,7 +381,7 @@ class _Resources:
         self.failures = failures
         self.graph: Graph | None = None
         self.executor: Executor | None = None
-        self.requests = RequestThreads(32)
+        self.requests = RequestThreads()
         self.recorder: Recorder | None = None
         self.iterator: weakref.ref[LoaderIterator] | None = None
         self.closed = False

@@ -28,6 +28,7 @@ def progress(loader: DataLoader, total: int | None, size: int, options: dict[str
 
     stats = loader._stats
     taken, failed = stats.taken, stats.taken - stats.delivered
+    fetched = stats.fetch.nbytes
     waited, busy = stats.consumer_wait_ns, stats.consumer_busy_ns
     batches = iter(loader)
     chosen = {"total": total, "initial": size * batches.resumed, "unit": " records", "unit_scale": True, **options}
@@ -35,7 +36,10 @@ def progress(loader: DataLoader, total: int | None, size: int, options: dict[str
         # Once more at the end: batches without survivors may have been left out.
         for batch in chain(batches, (_END,)):
             stall = (stats.consumer_wait_ns - waited) / max(1, _time(stats) - waited - busy)
-            bar.set_postfix_str(f"stall {stall:.0%}, {stats.taken - stats.delivered - failed} errors", refresh=False)
+            text = f"stall {stall:.0%}, {stats.taken - stats.delivered - failed} errors"
+            if stats.fetch.spent[1]:
+                text += f", fetched {(stats.fetch.nbytes - fetched) / 1e6:,.1f} MB, {stats.fetch.in_flight} requests"
+            bar.set_postfix_str(text, refresh=False)
             bar.update(stats.taken - taken)
             taken = stats.taken
             if batch is not _END:

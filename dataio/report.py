@@ -8,7 +8,7 @@ from .engine.calls import OpCall
 from .engine.explain import function_name
 from .engine.plan import Batch, Chain, MapRecords, Plan, Shape, Slots, walk
 from .engine.run import RunOptions
-from .engine.settings import usable_cores
+from .engine.settings import io_workers, usable_cores
 from .engine.stats import Ops, RunStats
 from .formats.image.fusions import reduced_scale_jpeg
 
@@ -27,7 +27,7 @@ class Stage:
     """One stage's share of the time that the passes took.
 
     Attributes:
-        name: "source" (records, record maps, conditions), "read" and "workers" (both done by the workers), "collate", "batch
+        name: "source" (records, record maps, conditions), "fetch" (requests for remote values, where there are any), "read" and "workers" (both done by the workers), "collate", "batch
             ops" (transforms and Python maps), "consumer" (the training loop).
         busy: share of the time at work, 0 to 1; of all workers together where there are several.
         blocked: share of the time spent waiting for another stage.
@@ -116,12 +116,14 @@ def _times(rate: float, now: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What runs: the optimised plan, the options, and the workers' kind and GIL share as the executor describes them."""
+    """What runs: the optimised plan, the options, the workers' kind and GIL share as the executor describes them, and how many
+    requests there may be at a time."""
 
     plan: Plan
     options: RunOptions
     kind: str | None
     gil_share: float | None
+    requests: int = 1
 
     @property
     def chains(self) -> tuple[Chain, ...]:
@@ -133,7 +135,14 @@ class Setup:
 
     def limits(self, stats: RunStats) -> dict[str, int]:
         """Setting: how many workers it lets work at a time."""
-        limits = {"workers": 1 if stats.inline else stats.workers}
+        return {"workers": 1 if stats.inline else stats.workers, **self._records_at_a_time()}
+
+    def request_limits(self) -> dict[str, int]:
+        """Setting: how many requests it lets be under way at a time."""
+        return {"DATAIO_IO_WORKERS": self.requests, **self._records_at_a_time()}
+
+    def _records_at_a_time(self) -> dict[str, int]:
+        limits = {}
         if self.options.concurrency is not None:
             limits["concurrency"] = self.options.concurrency
         shape = next(n for n in walk(self.plan) if isinstance(n, Shape))
@@ -149,10 +158,10 @@ def make_report(stats: RunStats, setup: Setup) -> Report:
     if not stats.batches or not time_ns:
         return Report(None, None, None, "", 0, stats.failed, stats.bytes_read, 0.0, 0.0, 0.0, 0.0, (), ops, stats.workers)
     limits = setup.limits(stats)
-    stages = _stages(stats, time_ns, min(limits.values()))
-    loads = {s.name: s.busy for s in stages if s.name not in ("read", "workers")}
-    pool = stages[1].busy + stages[2].busy
-    loads["read" if stages[1].busy > stages[2].busy else "workers"] = pool
+    stages = _stages(stats, time_ns, min(limits.values()), min(setup.request_limits().values()))
+    busy = {s.name: s.busy for s in stages}
+    loads = {name: load for name, load in busy.items() if name not in ("read", "workers")}
+    loads["read" if busy["read"] > busy["workers"] else "workers"] = busy["read"] + busy["workers"]
     bottleneck = max(loads, key=loads.__getitem__)
     op = _heaviest(ops, setup, bottleneck)
     rate = stats.delivered / time_ns * 1e9
@@ -166,7 +175,7 @@ def make_report(stats: RunStats, setup: Setup) -> Report:
     )  # fmt: skip
 
 
-def _stages(stats: RunStats, time_ns: int, parallel: int) -> tuple[Stage, ...]:
+def _stages(stats: RunStats, time_ns: int, parallel: int, requests: int) -> tuple[Stage, ...]:
     read_ns = sum(spent[0] for (stage, _), spent in dict(stats.ops).items() if stage == "read")
     source_ns = stats.source_busy_ns - stats.concurrency_wait_ns - stats.memory_wait_ns - (stats.worker_busy_ns if stats.inline else 0)
     read = min(1.0, read_ns / parallel / time_ns)
@@ -174,8 +183,10 @@ def _stages(stats: RunStats, time_ns: int, parallel: int) -> tuple[Stage, ...]:
     source, collate, batch_ops = (
         min(1.0, max(0, ns) / time_ns) for ns in (source_ns, _total(stats.collate), _total(stats.batch_ops))
     )
+    fetch = min(1.0, stats.fetch.spent[0] / requests / time_ns)
     return (
         Stage("source", source, min(1.0 - source, (stats.source_wait_ns + stats.concurrency_wait_ns + stats.memory_wait_ns) / time_ns)),
+        *([Stage("fetch", fetch, 1.0 - fetch)] if stats.fetch.spent[1] else []),
         Stage("read", read, 1.0 - read - work),
         Stage("workers", work, 1.0 - read - work),
         Stage("collate", collate, 1.0 - collate),
@@ -215,6 +226,8 @@ def _advice(
         return 'workers="process"', f"the training loop competes with the workers for the interpreter lock: it is taken {setup.gil_share:.0%} of the time"
     if bottleneck == "consumer":
         return None, f"the loader keeps up: it could deliver {headroom:.1f} times what the training loop takes"
+    if bottleneck == "fetch" and busy >= _IDLE:
+        return _more_requests(setup)
     if busy < _IDLE and stats.inflight_batches_max >= setup.prefetch:
         return f"prefetch={2 * setup.prefetch}", f"no stage is busy throughout with {setup.prefetch} batches in flight"
     match bottleneck:
@@ -241,6 +254,19 @@ def _advice(
     if bottleneck == "read":
         return f"DATAIO_CPU_WORKERS={_more_workers(stats)}", "reads take most of the workers' time, and more can wait at a time"
     return _cheaper_work(op, stats, setup)
+
+
+def _more_requests(setup: Setup) -> tuple[str, str]:
+    """What lets more requests be under way."""
+    limits = setup.request_limits()
+    tightest = min(limits, key=limits.__getitem__)
+    why = f"requests take most of the time, and {limits[tightest]} may be under way at a time"
+    match tightest:
+        case "concurrency":
+            return 'concurrency="auto"', why
+        case "prefetch":
+            return f"prefetch={2 * setup.prefetch}", why
+    return f"DATAIO_IO_WORKERS={2 * io_workers()}", why
 
 
 def _cheaper_work(op: str | None, stats: RunStats, setup: Setup) -> tuple[str, str]:

@@ -153,8 +153,16 @@ AGREEMENT_TIMEOUT = Setting(
     whole_number(1),
     lambda: 600,
 )
+IO_WORKERS = Setting(
+    "DATAIO_IO_WORKERS",
+    "cores, at least 4",
+    "workers that wait for stores, each for several requests at a time, shared by all loaders of a process",
+    whole_number(1),
+    lambda: max(4, usable_cores()),
+)
 SETTINGS: tuple[Setting[Any], ...] = (
     CPU_WORKERS,
+    IO_WORKERS,
     EXECUTOR,
     DRAIN_TIMEOUT,
     DETAILED_STATS,
@@ -166,6 +174,11 @@ SETTINGS: tuple[Setting[Any], ...] = (
 def cpu_workers(cpus: Sequence[int] = ()) -> int:
     """Size of a pool of workers: what the variable says, else one for each of `cpus`, else one for each usable core."""
     return len(cpus) if cpus and not CPU_WORKERS.current else CPU_WORKERS.get()
+
+
+def io_workers() -> int:
+    """Workers that wait for stores."""
+    return IO_WORKERS.get()
 
 
 def default_executor() -> str:

@@ -181,6 +181,9 @@ class Snapshots:
         """One line: time, records by how far they came, and messages waiting in each mailbox."""
         graph, stats = self._graph, self._graph.stats
         queues = ", ".join(f"{name} {now}" for name, (now, _) in graph.depths().items())
+        if stats.fetch.spent[1]:
+            depths = stats.fetch.depths()
+            queues += f" | fetched {stats.fetch.nbytes / 1e6:,.1f} MB, {depths['in_flight']} requests, {depths['waiting']} waiting"
         return (
             f"dataio: epoch {graph.epoch}, {time.perf_counter() - self._began:.1f} s | submitted {stats.submitted}, "
             f"completed {stats.completed}, delivered {stats.delivered}, failed {stats.failed} | "

@@ -12,6 +12,10 @@ import time
 from collections.abc import Callable
 from queue import SimpleQueue
 
+from ..settings import io_workers
+
+REQUESTS_PER_WORKER = 8
+"""Threads for each of DATAIO_IO_WORKERS: one waits for one request, and a request to a distant store takes tens of milliseconds."""
 Request = Callable[[], None]
 """What a thread does; it must not raise."""
 
@@ -76,8 +80,8 @@ class RequestThreads:
         most: threads that this loader may have the pool grow to.
     """
 
-    def __init__(self, most: int) -> None:
-        self.most = most
+    def __init__(self) -> None:
+        self.most = REQUESTS_PER_WORKER * io_workers()
         self._pool: _Pool | None = None
         self._closed = False
 
