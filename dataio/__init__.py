@@ -59,6 +59,12 @@ _NAMES = {
     "slots": "stages",
     "webdataset": "sources",
     "stream": "io.stream",
+    # stores of a user's own
+    "Body": "io.store",
+    "ObjectInfo": "io.store",
+    "Store": "io.store",
+    "Upload": "io.store",
+    "register_store": "io.store",
     # types of options and arguments
     "Concurrency": "aliases",
     "FailurePolicy": "aliases",

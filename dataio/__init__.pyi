@@ -35,6 +35,11 @@ from .engine.registry import register_kernel as register_kernel
 from .engine.registry import register_op as register_op
 from .engine.stats import op_stats as op_stats
 from .engine.stats import reset_op_stats as reset_op_stats
+from .io.store import Body as Body
+from .io.store import ObjectInfo as ObjectInfo
+from .io.store import Store as Store
+from .io.store import Upload as Upload
+from .io.store import register_store as register_store
 from .io.stream import HeadInfo as HeadInfo
 from .io.stream import Stream as Stream
 from .io.stream import stream as stream

@@ -16,6 +16,7 @@ from typing import Any
 from ..errors import ReadError, ResponseTooLargeError, UriError
 from ..resolve import OPEN_FLAGS, fill
 from ..store import Body, BytesLike, ObjectInfo, Store, Upload
+from .local_tree import walk
 
 CHUNK = 1 << 20
 """Bytes of one chunk of a body or a copy."""
@@ -169,7 +170,7 @@ class LocalStore(Store):
             PermissionError: a folder that may not be read.
         """
         cut = prefix.rfind("/") + 1
-        return _walk(prefix[:cut], prefix[cut:], delimited)
+        return walk(prefix[:cut], prefix[cut:], delimited)
 
     # ---------------------------------------------------------------- writing
 
@@ -398,60 +399,6 @@ def _info(path: str, info: os.stat_result) -> ObjectInfo:
         url=f"file://{os.path.abspath(path)}",
         http_version="n/a",
     )
-
-
-# -------------------------------------------------------------------- listing
-
-
-def _walk(folder: str, begins: str, delimited: bool) -> Iterator[ObjectInfo]:
-    """The files of `folder` (which ends with "/" or is empty) whose names begin with `begins`, and of the folders below."""
-    # Folders under way: their paths, what is left of them (last first), and who they are, to notice a link to one above.
-    above: list[tuple[str, list[tuple[str, os.DirEntry[str]]], tuple[int, int]]] = []
-    try:
-        entries, here = _entries(folder, begins)
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    above.append((folder, entries, here))
-    while above:
-        folder, entries, _ = above[-1]
-        if not entries:
-            above.pop()
-            continue
-        name, entry = entries.pop()
-        path = folder + name
-        try:
-            if not name.endswith("/"):
-                info = entry.stat()
-                if stat.S_ISREG(info.st_mode):
-                    yield ObjectInfo(path, info.st_size, modified=info.st_mtime)
-            elif delimited:
-                yield ObjectInfo(path, None, is_prefix=True)
-            else:
-                inner, here = _entries(path, "")
-                if all(here != other for _, _, other in above):
-                    above.append((path, inner, here))
-        except FileNotFoundError:  # removed meanwhile, or a link that leads nowhere
-            continue
-        except OSError as error:
-            if error.errno != errno.ELOOP:
-                raise
-
-
-def _entries(folder: str, begins: str) -> tuple[list[tuple[str, os.DirEntry[str]]], tuple[int, int]]:
-    """The names in one folder, last first, folders with a "/" behind them: so whole paths come sorted."""
-    info = os.stat(folder or ".")
-    with os.scandir(folder or ".") as found:
-        chosen = [entry for entry in found if entry.name.startswith(begins)]
-    names = [(f"{entry.name}/" if _is_folder(entry) else entry.name, entry) for entry in chosen]
-    names.sort(key=lambda pair: pair[0], reverse=True)
-    return names, (info.st_dev, info.st_ino)
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:  # a loop of links
-        return False
 
 
 # -------------------------------------------------------------------- writing
