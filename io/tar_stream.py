@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -21,6 +21,8 @@ BytesLike: TypeAlias = bytes | bytearray | memoryview
 BLOCK = 512
 NAME_BYTES = 1 << 20
 """Bytes of the extended header (a long name, attributes) of one entry, at most."""
+WINDOW = 1 << 18
+"""Bytes asked for at a time where headers are read over a network."""
 _ZEROS = bytes(BLOCK)
 _REGULAR = b"\x000\x37"
 _WITHOUT_CONTENT = b"123456"  # links, devices, folders, pipes
@@ -143,6 +145,35 @@ class StreamTape:
         self._chunks = iter(())
         if close is not None:
             close()
+
+
+class RangeTape:
+    """An object of a store, read by requests for windows of it: what is skipped is not asked for."""
+
+    def __init__(self, read: Callable[[int, int], BytesLike], size: int) -> None:
+        """`read(offset, size)` gives a part, cut short at the end."""
+        self._read = read
+        self._window = memoryview(b"")
+        self._window_start = 0
+        self.size: int | None = size
+        self.position = 0
+
+    def read(self, count: int) -> bytes:
+        inside = self.position - self._window_start
+        if not 0 <= inside <= len(self._window) - count:
+            if self.size is not None and self.position >= self.size:
+                return b""
+            self._window = memoryview(self._read(self.position, max(count, WINDOW)))
+            self._window_start, inside = self.position, 0
+        data = bytes(self._window[inside : inside + count])
+        self.position += len(data)
+        return data
+
+    def skip(self, count: int) -> None:
+        self.position += count
+
+    def close(self) -> None:
+        self._window = memoryview(b"")
 
 
 class TarWalk:

@@ -1,12 +1,18 @@
-"""Records from the local disk: `files` lists paths, `manifest` reads a list that was written down."""
+"""Records that are files: `files` lists paths and objects, `manifest` reads a list that was written down."""
 
 from __future__ import annotations
 
 import glob as _glob
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
+from io import BytesIO, TextIOWrapper
 from typing import Any, TypeAlias
+
+from dataio.io.resolve import read_source
+from dataio.io.store import open_store
+from dataio.io.uri import local_path
 
 from .records import RecordSource
 from .rows import SequenceRows
@@ -15,61 +21,68 @@ Pattern: TypeAlias = str | os.PathLike[str]
 
 
 def files(glob: Pattern | Sequence[Pattern], *, recursive: bool = True) -> RecordSource:
-    """The paths of local files, as str, in sorted order; listed now.
+    """The paths or URIs of files and objects, as str, in sorted order; listed now.
 
     Args:
-        glob: a pattern, a file, or a folder (everything below it); or a list of those, which keeps its order and
-            drops a path that comes again. Hidden files and folders are skipped, `~` is not expanded.
+        glob: a pattern, a file, or a folder (everything below it), local or in a store that can be listed; or a list of
+            those, which keeps its order and drops a path that comes again. Hidden files and folders are skipped, `~` is not
+            expanded. In a store a key that ends with "/", and one that no object has, is a folder.
         recursive: whether `**` crosses folders, and whether a folder means its subfolders too.
 
     Raises:
         TypeError: an argument of the wrong type.
-        ValueError: a URI.
+        ValueError: a URI of an unknown scheme.
+        OSError: a store refuses, or cannot be reached.
+        NotImplementedError: a pattern or folder in a store without listings.
     """
     if not isinstance(recursive, bool):
         raise TypeError(f"recursive must be a bool, got {recursive!r}")
     several = list(glob) if isinstance(glob, Iterable) and not isinstance(glob, (str, bytes)) else [glob]
-    patterns = [_local_path("files", pattern) for pattern in several]
+    patterns = [_name("files", pattern) for pattern in several]
     found = dict.fromkeys(path for pattern in patterns for path in sorted(_matches(pattern, recursive)))
     return RecordSource(SequenceRows(list(found), "files"))
 
 
 def manifest(path: Pattern) -> RecordSource:
-    """The records that a local file lists.
+    """The records that a file lists, local or at any URI.
 
     Each line of a UTF-8 text file, stripped and not blank, is a record: a JSON object when it starts with "{",
     otherwise a path as it stands. A line that `run(quarantine=)` wrote is the record that failed; a last line of that
     kind that was cut off, because its writer was killed, is left out. The rows of a `.csv` file (with a header) and of a
-    `.parquet` file are records by column name; bound to a pipeline they stay columns.
+    `.parquet` file are records by column name; bound to a pipeline they stay columns. One that is not local is read whole.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: a URI, text that is not UTF-8, or a quarantined record that could not be written.
+        ValueError: text that is not UTF-8, a URI of an unknown scheme, or a quarantined record that could not be written.
         json.JSONDecodeError: a line starts with "{" and is no JSON.
     """
-    local = _local_path("manifest", path)
-    suffix = os.path.splitext(local)[1].lower()
+    name = _name("manifest", path)
+    title = f"manifest({name!r})"
+    local = local_path(name)
+    place = BytesIO(read_source(name)) if local is None else os.fsdecode(local)
+    suffix = os.path.splitext(name)[1].lower()
     if suffix == ".csv":
         from pyarrow import csv
 
         from .columnar import TableSource
 
-        return RecordSource(TableSource(csv.read_csv(local), f"manifest({local!r})"))
+        return RecordSource(TableSource(csv.read_csv(place), title))
     if suffix == ".parquet":
-        from pyarrow import dataset
+        from pyarrow import dataset, parquet
 
-        from .columnar import DatasetSource
+        from .columnar import DatasetSource, TableSource
 
-        scanned = DatasetSource(dataset.dataset(local, format="parquet"), f"manifest({local!r})")
-        return RecordSource(scanned)
+        if isinstance(place, BytesIO):
+            return RecordSource(TableSource(parquet.read_table(place), title))
+        return RecordSource(DatasetSource(dataset.dataset(place, format="parquet"), title))
     from dataio.quarantine import cut_off
 
-    with open(local, encoding="utf-8") as lines:
+    with TextIOWrapper(place, encoding="utf-8") if isinstance(place, BytesIO) else open(place, encoding="utf-8") as lines:
         texts = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
     if texts and cut_off(texts[-1][1]):
         texts.pop()
-    found = [_manifest_record(text.strip(), number, local) for number, text in texts]
-    return RecordSource(SequenceRows(found, f"manifest({local!r})"))
+    found = [_manifest_record(text.strip(), number, name) for number, text in texts]
+    return RecordSource(SequenceRows(found, title))
 
 
 def _manifest_record(text: str, number: int, path: str) -> Any:
@@ -86,24 +99,78 @@ def _manifest_record(text: str, number: int, path: str) -> Any:
         raise ValueError(f"line {number} of the manifest {path}: {error}") from error
 
 
-def _local_path(what: str, path: Any) -> str:
+def _name(what: str, path: Any) -> str:
     name = os.fspath(path) if isinstance(path, (str, os.PathLike)) else path
     if not isinstance(name, str):
-        raise TypeError(f"{what} takes local paths as str or PathLike, got {path!r}")
+        raise TypeError(f"{what} takes paths and URIs as str or PathLike, got {path!r}")
     if "://" in name:
-        raise ValueError(
-            f"{what} takes local paths, got the URI {name!r}; list it with dataio.glob, or use dataio.urls"
-        )
+        open_store(name, bucket_alone=True)  # an unknown scheme is told now
     return name
 
 
 def _matches(pattern: str, recursive: bool) -> Iterator[str]:
+    local = local_path(pattern)
+    if local is None:
+        yield from _in_store(pattern, recursive)
+        return
+    pattern = os.fsdecode(local)
     if os.path.isfile(pattern):  # also a file whose name looks like a pattern
         yield pattern
     elif os.path.isdir(pattern):
         yield from _below(pattern, recursive)
     else:
         yield from filter(os.path.isfile, _glob.iglob(pattern, recursive=recursive))
+
+
+def _in_store(pattern: str, recursive: bool) -> Iterator[str]:
+    """The objects that a URI means: itself, those a pattern matches, or those in a folder."""
+    store, key = open_store(pattern, bucket_alone=True)
+    if key and not key.endswith("/") and store.exists(key):  # also an object whose key looks like a pattern
+        yield pattern
+        return
+    root = pattern.removesuffix(key)
+    if not _glob.has_magic(key):
+        prefix = key if not key or key.endswith("/") else f"{key}/"
+        inside = len(prefix)
+        wanted = re.compile(".*" if recursive else "[^/]*", re.DOTALL)
+    else:
+        prefix = key[: re.search(r"[*?\[]", key).start()]  # type: ignore[union-attr]
+        inside = prefix.rfind("/") + 1
+        wanted = re.compile(_expression(key[inside:], recursive), re.DOTALL)
+    for info in store.list(prefix):
+        name = info.key[inside:]
+        if info.is_prefix or not name or name.endswith("/") or name.startswith(".") or "/." in name:
+            continue
+        if wanted.fullmatch(name):
+            yield root + info.key
+
+
+def _expression(pattern: str, recursive: bool) -> str:
+    """A regular expression for what `glob` matches: `**` as a whole part crosses folders, the rest stays within one."""
+    parts = pattern.split("/")
+    out = []
+    for i, part in enumerate(parts):
+        last = i == len(parts) - 1
+        if part == "**" and recursive:
+            out.append(".*" if last else "(?:[^/]*/)*")
+            continue
+        out.append(_part_expression(part) + ("" if last else "/"))
+    return "".join(out)
+
+
+def _part_expression(part: str) -> str:
+    """`*`, `?` and `[...]` within one part; anything else stands for itself."""
+    out, at = [], 0
+    for found in re.finditer(r"\*+|\?|\[(!?)(\]?[^\]]*)\]", part):
+        out.append(re.escape(part[at : found.start()]))
+        sign = found[0][0]
+        if sign == "[":
+            inside = found[2].replace("\\", r"\\").replace("[", r"\[").replace("^", r"\^").replace("]", r"\]")
+            out.append(f"(?!/)[{'^' if found[1] else ''}{inside}]")
+        else:
+            out.append("[^/]*" if sign == "*" else "[^/]")
+        at = found.end()
+    return "".join([*out, re.escape(part[at:])])
 
 
 def _below(folder: str, recursive: bool) -> Iterator[str]:

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import bz2
+import lzma
 import os
 import threading
 import zlib
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 from dataio.engine.errors import SourceError
 from dataio.io.store import BytesLike, open_store
-from dataio.io.tar_stream import FileTape, StreamTape, Tape, TarError
+from dataio.io.tar_stream import FileTape, RangeTape, StreamTape, Tape, TarError
 from dataio.io.uri import local_path
 
 FEED_BYTES = 32 << 20
 """Bytes of one shard that are read ahead."""
 _PIECE = 1 << 20
-_GZIP = b"\x1f\x8b"
-_PACKED = {b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2", b"\xfd7zXZ": "xz"}
+_CODECS = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz"}
+_MAGIC = 8
 
 
 class MissingShardError(SourceError, FileNotFoundError):
@@ -116,24 +120,24 @@ class Feed:
 
     def _unpacked(self) -> Iterator[BytesLike]:
         store, key = open_store(self.uri)
-        start = self.start
+        start, codec = self.start, None
         if start:  # only a tar that is not compressed can be read from there
-            with store.open(key, 0, 8) as head:
-                magic = b"".join(head)
-            self.packed = _is_gzip(magic, self.uri)
-        with store.open(key, 0 if self.packed else start) as body:
+            with store.open(key, 0, _MAGIC) as head:
+                codec = codec_of(b"".join(head), self.uri)
+        with store.open(key, 0 if codec else start) as body:
             chunks = iter(body)
             if not start:
                 first = next(chunks, b"")
-                while len(first) < 8 and (more := next(chunks, b"")):
+                while len(first) < _MAGIC and (more := next(chunks, b"")):
                     first = b"".join((first, more))
-                self.packed = _is_gzip(bytes(first[:8]), self.uri)
+                codec = codec_of(bytes(first[:_MAGIC]), self.uri)
                 chunks = _joined(first, chunks)
-            if not self.packed:
+            self.packed = codec is not None
+            if codec is None:
                 self.size = body.info.size
                 yield from chunks
                 return
-            for chunk in gunzipped(chunks, self.uri):
+            for chunk in unpacked(chunks, codec, self.uri):
                 if start < len(chunk):
                     yield memoryview(chunk)[start:]
                 start = max(0, start - len(chunk))
@@ -175,47 +179,111 @@ class Feed:
             self._changed.notify_all()
 
 
+@contextmanager
+def headers_of(uri: str) -> Iterator[tuple[Tape, bool]]:
+    """A tar for who goes from header to header, and whether it is compressed: contents are read only if there is no other way.
+
+    Raises:
+        OSError: it is not there, or cannot be read.
+        TarError: compressed in a way that is not read.
+    """
+    store, key = open_store(uri)
+    packed = codec_of(bytes(store.get(key, 0, _MAGIC)), uri) is not None
+    feed: Feed | None = None
+    tape: Tape
+    path = local_path(uri)
+    info = None if packed or path is not None else store.head(key)
+    if not packed and path is not None:
+        tape = FileTape(os.fsdecode(path))
+    elif info is not None and info.size is not None:
+        etag = info.etag
+        tape = RangeTape(lambda offset, size: store.get(key, offset, size, if_match=etag), info.size)
+    else:
+        feed = Feed(uri, 0)
+        tape = StreamTape(feed.chunks())
+    try:
+        yield tape, packed
+    except MissingShardError as error:  # it went since
+        raise error.__cause__ or error from None
+    finally:
+        tape.close()
+        if feed is not None:
+            feed.close()
+
+
 def is_packed(path: str) -> bool:
     """Whether a local file is compressed.
 
     Raises:
         OSError: it cannot be read.
-        TarError: compressed by something else than gzip.
+        TarError: compressed in a way that is not read.
     """
     with open(path, "rb") as file:
-        return _is_gzip(file.read(8), path)
+        return codec_of(file.read(_MAGIC), path) is not None
 
 
-def _is_gzip(magic: bytes, uri: str) -> bool:
-    for start, codec in _PACKED.items():
-        if magic.startswith(start):
-            raise TarError(f"the shard {uri} is compressed with {codec}; plain and gzip shards are read")
-    return magic.startswith(_GZIP)
+def codec_of(magic: bytes, uri: str) -> str | None:
+    """How a tar that begins like this is compressed; None for a plain one.
+
+    Raises:
+        TarError: in a way that is not read.
+    """
+    if magic.startswith(b"\x28\xb5\x2f\xfd"):
+        raise TarError(f"the shard {uri} is compressed with zstd; plain, gzip, bzip2 and xz shards are read")
+    return next((codec for start, codec in _CODECS.items() if magic.startswith(start)), None)
 
 
-def gunzipped(chunks: Iterable[BytesLike], uri: str) -> Iterator[bytes]:
-    """The content of all members, in pieces of at most 1 MiB; zeros behind the last one are padding.
+class _Gzip:
+    """`zlib`'s decompressor with the methods of those of `bz2` and `lzma`."""
+
+    def __init__(self) -> None:
+        self._member = zlib.decompressobj(31)
+
+    def decompress(self, data: BytesLike, max_length: int) -> bytes:
+        return self._member.decompress(self._member.unconsumed_tail or data, max_length)
+
+    @property
+    def eof(self) -> bool:
+        return self._member.eof
+
+    @property
+    def needs_input(self) -> bool:
+        return not self._member.unconsumed_tail
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._member.unused_data
+
+
+_DECODERS: dict[str, Callable[[], Any]] = {"gzip": _Gzip, "bzip2": bz2.BZ2Decompressor, "xz": lzma.LZMADecompressor}
+
+
+def unpacked(chunks: Iterable[BytesLike], codec: str, uri: str) -> Iterator[bytes]:
+    """The content of all members of a compressed file, in pieces of at most 1 MiB; zeros behind the last one are padding.
 
     Raises:
         TarError: damaged, cut off, or followed by something else.
     """
-    member: zlib._Decompress | None = None
+    member: Any = None
     try:
         for chunk in chunks:
             data: BytesLike = chunk
-            while data:
+            while True:
                 if member is None:
                     if not any(data):
                         break
-                    member = zlib.decompressobj(31)
+                    member = _DECODERS[codec]()
                 piece = member.decompress(data, _PIECE)
                 if piece:
                     yield piece
+                data = b""
                 if member.eof:
                     data, member = member.unused_data, None
-                else:
-                    data = member.unconsumed_tail
+                elif member.needs_input:
+                    break
         if member is not None:
-            raise TarError(f"the shard {uri} is cut off: its gzip stream does not end")
-    except zlib.error as error:
-        raise TarError(f"the shard {uri} is no whole gzip stream: {error}") from error
+            raise TarError(f"the shard {uri} is cut off: its {codec} stream does not end")
+    except (zlib.error, lzma.LZMAError, OSError, EOFError) as error:
+        if isinstance(error, OSError) and type(error) is not OSError:  # of the store
+            raise
+        raise TarError(f"the shard {uri} is no whole {codec} stream: {error}") from error

@@ -40,9 +40,9 @@ def webdataset(paths: Any, *, max_output_bytes: int = 2**30) -> RecordSource:
     or has no dot are skipped, and a key that returns later is another sample. Names such as `../x` are only names.
 
     Shards are read one after the other: over a network each as one stream, the next one ahead; of local ones only the headers are
-    read here, and the contents by the workers. Gzip shards work. The number of samples is not known before they are read, so
+    read here, and the contents by the workers. Shards that are compressed by gzip, bzip2 or xz work. The number of samples is not known before they are read, so
     `shuffle` wants a `buffer`; with `block` (of any size) it also takes the shards in another order in each epoch. A pass is
-    resumed in the middle of a shard without reading what comes before, except in gzip shards.
+    resumed in the middle of a shard without reading what comes before, except in compressed shards.
 
     Args:
         paths: paths or URIs of shards, each a str or PathLike; each may hold one range `{lo..hi}` of decimal numbers, both included,
@@ -107,17 +107,26 @@ class TarReader(Reader):
             raise ResponseTooLargeError(
                 f"{self.uri} has {self.size:,} bytes and max_output_bytes is {self._limit:,}"
             )
-        if self._packed:
-            raise ResponseTooLargeError(
-                f"{self.uri} stands in a compressed shard, in a sample of more than max_output_bytes={self._limit:,}"
-            )
         if not self.size:
             return b""
+        if self._packed:
+            return self._unpacked()
         found: BytesLike = read_source(self.place())
         return found
 
+    def _unpacked(self) -> bytes:
+        """The content out of a compressed tar, which is decoded up to there."""
+        shard = Shard(self.shard, self.offset)
+        try:
+            data = shard.tape().read(self.size)
+        finally:
+            shard.close()
+        if len(data) < self.size:
+            raise TarError(f"the shard {self.shard} ended in the middle of {self.name!r}")
+        return data
+
     def place(self) -> dict[str, Any]:
-        """Where the bytes lie, as a slot's value that can be written down; of a compressed shard the bytes themselves."""
+        """Where the bytes lie, as a slot's value that can be written down; of a compressed tar the bytes themselves."""
         if self._packed:
             return {"bytes": self.read_all()}
         return {"uri": self.shard, "offset": self.offset, "size": self.size}
