@@ -51,7 +51,7 @@ def encode(value: Any, where: str = "record") -> Any:
     None, bool, str, lists, mappings with str keys, finite floats and integers of 64 bits stand for themselves. Tagged are
     bytes, bytearray, tuples, sets, larger integers, NaN and infinities, complex numbers, NumPy arrays and scalars (their
     `.npy` bytes), paths, decimals, UUIDs, dates and times (a zone becomes its offset), and mappings with other keys. A
-    memoryview becomes bytes, any mapping a dict, and a subclass of str, bytes, int, float or list that type.
+    memoryview becomes bytes, any mapping a dict, a reader with a `place()` the mapping that this gives, and a subclass of str, bytes, int, float or list that type.
 
     Raises:
         UnwritableError: a value of any other type, such as a reader over a Python function; the message says where it is.
@@ -124,6 +124,8 @@ def _reader(value: Any, where: str) -> Any:
             return _encode(value.read_all(), where)
         except Exception as error:
             raise UnwritableError(f"{where} has no bytes: {error}") from error
+    if (place := getattr(value, "place", None)) is not None:
+        return _encode(place(), where)
     if hasattr(value, "read_all"):
         raise UnwritableError(f"{where} is {value!r}, which reads from a running program")
     raise UnwritableError(f"{where} is a {type(value).__name__}, which a line of text cannot hold")

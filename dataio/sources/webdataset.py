@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dataio.engine.errors import CheckpointError
@@ -178,13 +178,11 @@ class ShardStream(Stream):
     """Goes from shard to shard. Its state is the shard, the byte there at which the next sample begins, and the position."""
 
     def __init__(self, source: ShardRows, pass_: Pass, state: Any) -> None:
+        self._open: deque[Shard] = deque()
+        self._current: _Samples | None = None
         self._source = source
         self._shards = source.shards_of(pass_)
         self._number, self._start, self.position = _place(state, self._shards)
-        self._open: deque[Shard] = deque()
-        self._samples: Iterator[dict[str, Any]] = iter(())
-        self._keep = True
-        self._current: _Samples | None = None
 
     def read(self, count: int, part: slice = WHOLE) -> Chunk:
         wanted = range(count)[part]
@@ -281,7 +279,7 @@ class _Samples:
         self._walk = TarWalk(self._tape, f"the shard {shard.uri}")
         self._names: set[str] = set()
         self._ahead: tuple[TarHeader, str, str] | None = None
-        self.start = shard.start
+        self.start = self._end = shard.start
         self._begun = False
 
     def next(self, keep: bool) -> dict[str, Any] | None:
@@ -303,8 +301,7 @@ class _Samples:
             if self._ahead is None or self._ahead[1] != stem:
                 break
             header, stem, suffix = self._ahead
-        # At the end of the shard its end marker has been read.
-        self.start = self._tape.position - BLOCK if self._ahead is None else self._ahead[0].start
+        self.start = self._end if self._ahead is None else self._ahead[0].start
         return sample
 
     def _reader(self, header: TarHeader, keep: bool, carried: int) -> TarReader:
@@ -332,6 +329,9 @@ class _Samples:
             if header.kind == "sparse":
                 raise TarError(f"the shard {self._shard.uri}: {name!r} is a sparse file, whose content is not stored as it is")
             return header, stem, suffix
+        self._end = self._tape.position - BLOCK  # where the end marker begins
+        if self._shard.packed:  # its checksum stands behind that
+            self._tape.skip(1 << 62)
         return None
 
     def close(self) -> None:
