@@ -65,6 +65,7 @@ _NAMES = {
     "Store": "io.store",
     "Upload": "io.store",
     "register_store": "io.store",
+    "Cache": "io.cache",
     # types of options and arguments
     "Concurrency": "aliases",
     "FailurePolicy": "aliases",

@@ -35,6 +35,7 @@ from .engine.registry import register_kernel as register_kernel
 from .engine.registry import register_op as register_op
 from .engine.stats import op_stats as op_stats
 from .engine.stats import reset_op_stats as reset_op_stats
+from .io.cache import Cache as Cache
 from .io.store import Body as Body
 from .io.store import ObjectInfo as ObjectInfo
 from .io.store import Store as Store

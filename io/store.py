@@ -20,6 +20,8 @@ from typing import Any, TypeAlias
 from ..engine.errors import did_you_mean
 from ..engine.forks import new_lock_in_child
 from .errors import UnsupportedError, UnsupportedSchemeError
+from .settings import CACHE_DIR
+from .secrets import masked
 from .uri import Uri, parse_uri
 
 BytesLike: TypeAlias = bytes | bytearray | memoryview
@@ -49,6 +51,12 @@ class ObjectInfo:
     status: int = 200
     url: str | None = None
     http_version: str | None = None
+
+
+def check_range(offset: int, size: int | None, uri: str) -> None:
+    """Raise ValueError for a range that no object has, before anything is asked of a server."""
+    if offset < 0 or (size is not None and size < 0):
+        raise ValueError(f"{masked(uri)}: offset and size must not be negative, got offset={offset}, size={size}")
 
 
 class Body:
@@ -231,7 +239,7 @@ class _Stores:
 
     def __init__(self) -> None:
         self.factories: dict[str, StoreFactory] = {}
-        self.open: dict[tuple[str, str], Store] = {}
+        self.open: dict[tuple[Any, ...], Store] = {}
         self.lock = threading.Lock()
         self.process = os.getpid()
         new_lock_in_child(self, "lock", threading.Lock)
@@ -272,8 +280,12 @@ def forget_stores(scheme: str | None = None) -> None:
             del _stores.open[at]
 
 
-def open_store(uri: Uri | Any, *, bucket_alone: bool = False) -> tuple[Store, str]:
+def open_store(uri: Uri | Any, *, bucket_alone: bool = False, cache: Any = None) -> tuple[Store, str]:
     """The store that serves a URI, and the key there.
+
+    Args:
+        cache: keeps whole objects of remote stores on this machine: a directory or a `dataio.Cache`; None takes
+            `DATAIO_CACHE_DIR` as it is when the bucket is first opened, False none.
 
     Raises:
         TypeError, UriError: as `parse_uri` does.
@@ -282,18 +294,33 @@ def open_store(uri: Uri | Any, *, bucket_alone: bool = False) -> tuple[Store, st
         MissingDependencyError: the package that serves the scheme is not installed.
     """
     parsed = uri if isinstance(uri, Uri) else parse_uri(uri, bucket_alone=bucket_alone)
-    at = parsed.scheme, parsed.bucket
+    at: tuple[Any, ...] = parsed.scheme, parsed.bucket
+    if cache is not None:
+        from .cache import as_cache
+
+        cache = as_cache(cache) or False
+        at = *at, cache
     if _stores.process != os.getpid():  # connections do not survive a fork
         _stores.process = os.getpid()
         _stores.open.clear()
     store = _stores.open.get(at)
     if store is None:
-        made = _factory(parsed.scheme)(parsed)
+        made = _made(parsed, cache)
         with _stores.lock:
             store = _stores.open.setdefault(at, made)
             while len(_stores.open) > _CLIENTS:
                 _stores.open.pop(next(iter(_stores.open)))
     return store, parsed.key
+
+
+def _made(parsed: Uri, cache: Any) -> Store:
+    """A store of its own, or the one that is open in another wrapping."""
+    if cache is None and not CACHE_DIR.current:
+        return _factory(parsed.scheme)(parsed)
+    from .cache import as_cache, cached
+
+    store = _factory(parsed.scheme)(parsed) if cache is None else open_store(parsed)[0]
+    return cached(store, as_cache(cache))
 
 
 def _factory(scheme: str) -> StoreFactory:
