@@ -26,7 +26,7 @@ from ..errors import (
     UriError,
 )
 from ..secrets import masked
-from ..store import Body, BytesLike, ObjectInfo, Store, Upload
+from ..store import Body, BytesLike, ObjectInfo, Store, Upload, check_range
 from ..uri import Uri
 from .fsspec_files import FileUpload, MemoryUpload, find, forget, is_archive, is_memory, renames, with_parents
 
@@ -329,8 +329,7 @@ class FsspecStore(Store):
             raise ChangedError(f"has ETag {info.etag} now, not {if_match}", uri=self.uri(key))
 
     def _checked(self, key: str, offset: int, size: int | None, headers: Mapping[str, str] | None) -> None:
-        if offset < 0 or (size is not None and size < 0):
-            raise ValueError(f"offset and size must not be negative, got offset={offset}, size={size} for {masked(self.uri(key))}")
+        check_range(offset, size, self.uri(key))
         if headers:
             raise self.cannot("headers=", "it is not read by plain requests")
 

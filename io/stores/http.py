@@ -21,7 +21,7 @@ from ..errors import (
 )
 from ..retry import PassingError, with_retries
 from ..secrets import remember
-from ..store import Body, BytesLike, ObjectInfo, Store
+from ..store import Body, BytesLike, ObjectInfo, Store, check_range
 from ..uri import Uri
 from .download import Download, bare_etag, coding_of, content_range, http_time
 from .parallel import fill
@@ -120,6 +120,7 @@ class HttpStore(Store):
     def _download(self, key: str, offset: int, size: int | None, headers: Mapping[str, str] | None, **options: object) -> Download:
         """A download that is not begun."""
         uri, base = self.uri(key), {**self._own_headers(), **_checked(headers)}
+        check_range(offset, size, uri)
 
         def send(more: Mapping[str, str]) -> Answer:
             return self._request("GET", self._url(key), {**base, **more}, uri)

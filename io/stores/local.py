@@ -15,7 +15,7 @@ from typing import Any
 
 from ..errors import ReadError, ResponseTooLargeError, UriError
 from ..resolve import OPEN_FLAGS, fill
-from ..store import Body, BytesLike, ObjectInfo, Store, Upload
+from ..store import Body, BytesLike, ObjectInfo, Store, Upload, check_range
 from .local_tree import walk
 
 CHUNK = 1 << 20
@@ -91,7 +91,7 @@ class LocalStore(Store):
         """All out of one opened file, so of one version of it where files are replaced whole."""
         self._plain(if_match, None)
         for offset, size in ranges:
-            _checked(key, offset, size)
+            check_range(offset, size, key)
         if not ranges:
             return []
         descriptor, info = _opened(key, 0, None)
@@ -332,14 +332,9 @@ class LocalUpload(Upload):
 # -------------------------------------------------------------------- reading
 
 
-def _checked(path: str, offset: int, size: int | None) -> None:
-    if offset < 0 or (size is not None and size < 0):
-        raise ValueError(f"offset and size must not be negative, got offset={offset}, size={size} for {path!r}")
-
-
 def _opened(path: str, offset: int, size: int | None) -> tuple[int, os.stat_result]:
     """An open regular file, and what is known of it."""
-    _checked(path, offset, size)
+    check_range(offset, size, path)
     try:
         descriptor = os.open(path, _OPEN_READ)
     except OSError as error:
