@@ -36,6 +36,12 @@ from .engine.registry import register_op as register_op
 from .engine.stats import op_stats as op_stats
 from .engine.stats import reset_op_stats as reset_op_stats
 from .io.cache import Cache as Cache
+from .io.config import clear_credentials as clear_credentials
+from .io.config import clear_transport_overrides as clear_transport_overrides
+from .io.config import configure_credentials as configure_credentials
+from .io.config import configure_endpoint as configure_endpoint
+from .io.config import configure_transport as configure_transport
+from .io.config import current_config as current_config
 from .io.store import Body as Body
 from .io.store import ObjectInfo as ObjectInfo
 from .io.store import Store as Store

@@ -17,6 +17,7 @@ from .engine.settings import (
     default_executor,
     drain_timeout,
 )
+from .io.settings import IO_SETTINGS
 
 __all__ = [
     "Setting",
@@ -32,7 +33,7 @@ __all__ = [
 
 def settings() -> tuple[Setting[Any], ...]:
     """Every declared variable."""
-    return SETTINGS
+    return (*SETTINGS, *IO_SETTINGS)
 
 
 def env_vars() -> list[dict[str, Any]]:
