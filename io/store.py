@@ -20,8 +20,8 @@ from typing import Any, TypeAlias
 from ..engine.errors import did_you_mean
 from ..engine.forks import new_lock_in_child
 from .errors import UnsupportedError, UnsupportedSchemeError
-from .settings import CACHE_DIR
 from .secrets import masked
+from .settings import CACHE_DIR
 from .uri import Uri, parse_uri
 
 BytesLike: TypeAlias = bytes | bytearray | memoryview
