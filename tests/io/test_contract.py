@@ -66,7 +66,8 @@ class TestGcs(StoreContract):
 
 class TestAzure(StoreContract):
     behind_the_end = RangeError
-    keys = PLAIN_KEYS + ODD_KEYS
+    refused = ["x/../y", "../up", "x/./y"]
+    keys = [*PLAIN_KEYS, "/lead", "x//y", "//", "trail/"]
 
     @pytest.fixture
     def place(self, azure_server: AzureServer, az_bucket: str) -> Place:

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import pytest
 
-import dataio
+from dataio.io.config import clear_credentials, configure_credentials, configure_endpoint
 
 from .azure import ACCOUNT, KEY, AzureServer, azure
 from .gcs import GcsServer, gcs
@@ -68,8 +68,8 @@ def _name() -> str:
 
 
 def _configured(scheme: str, endpoint: str, **credentials: str) -> None:
-    dataio.configure_endpoint(scheme, endpoint)
-    dataio.configure_credentials(scheme, **credentials)
+    configure_endpoint(scheme, endpoint)
+    configure_credentials(scheme, **credentials)
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def _s3_bucket(scheme: str, server: S3Server) -> Iterator[str]:
     keys = {"access_key_id": ACCESS_KEY_ID, "secret_access_key": SECRET_ACCESS_KEY}
     _configured(scheme, server.url, method="explicit", **keys)
     yield f"{scheme}://{name}"
-    dataio.clear_credentials(scheme)
+    clear_credentials(scheme)
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def gs_bucket(gcs_server: GcsServer) -> Iterator[str]:
     gcs_server.create_bucket(name)
     _configured("gs", gcs_server.url, method="anonymous")
     yield f"gs://{name}"
-    dataio.clear_credentials("gs")
+    clear_credentials("gs")
 
 
 @pytest.fixture
@@ -110,4 +110,4 @@ def az_bucket(azure_server: AzureServer) -> Iterator[str]:
     azure_server.client().create_container(name)
     _configured("az", azure_server.url, method="azure_key", account_name=ACCOUNT, account_key=KEY)
     yield f"az://{name}"
-    dataio.clear_credentials("az")
+    clear_credentials("az")
