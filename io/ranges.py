@@ -19,7 +19,8 @@ from ..engine.errors import RecordError
 from ..engine.forks import new_lock_in_child
 from ..engine.source import RangeReader
 from .errors import ReadError
-from .resolve import OPEN_FLAGS, SOURCE_KEYS, byte_range, fill, read_source, read_stream
+from .resolve import OPEN_ANY, SOURCE_KEYS, byte_range, fill, read_source, read_stream
+from .store import Store, open_store
 from .uri import local_path
 
 OPEN_FILES = 32
@@ -28,8 +29,6 @@ SMALL_FILE = 1 << 15
 """Bytes up to which a local file is read whole and not kept open: that takes less time than to read two parts of it."""
 WHOLE_BELOW = 1 << 20
 """Bytes of a remote object below which it is fetched whole: one request costs more than these bytes."""
-_TAGS = ("ETag", "etag", "generation", "mtime", "LastModified", "last_modified", "updated")
-"""Names under which file systems of fsspec tell the version of an object, the surest first."""
 
 
 def open_ranges(value: Any) -> RangeReader:
@@ -124,7 +123,7 @@ class _OpenFile:
 
     def __init__(self, path: str | bytes) -> None:
         self.descriptor = -1
-        self.descriptor = os.open(path, OPEN_FLAGS)
+        self.descriptor = os.open(path, OPEN_ANY)
         info = os.fstat(self.descriptor)
         self.kind = stat.S_IFMT(info.st_mode)
         self.size = info.st_size
@@ -280,42 +279,39 @@ class Window:
 
 
 def _open_remote(uri: str) -> RangeReader:
-    import fsspec
-
-    system, path = fsspec.core.url_to_fs(uri)
-    info = system.info(path)
-    size = info.get("size")
-    tag = next((info[name] for name in _TAGS if info.get(name)), None)
-    identity = (uri, size, tag) if isinstance(tag, Hashable) and tag is not None and size is not None else None
+    store, key = open_store(uri)
+    info = store.head(key)
+    size, tag = info.size, info.etag if info.etag is not None else info.modified
+    identity = None if tag is None or size is None else (uri, size, tag)
     if size is None or size <= WHOLE_BELOW:
-        return MemoryRanges(system.cat_file(path), identity)
-    return StoreRanges(uri, system, path, size, identity)
+        return MemoryRanges(store.get(key, if_match=info.etag), identity)
+    return StoreRanges(store, key, size, info.etag, identity)
 
 
 class StoreRanges:
-    """An object of a store that fsspec knows, read by ranged requests."""
+    """An object of a store, read by ranged requests, all of one version where the store tells versions."""
 
-    __slots__ = ("_path", "_system", "_uri", "identity", "size")
+    __slots__ = ("_etag", "_key", "_store", "identity", "size")
 
-    def __init__(self, uri: str, system: Any, path: str, size: int, identity: Hashable | None) -> None:
-        self._uri = uri
-        self._system = system
-        self._path = path
+    def __init__(self, store: Store, key: str, size: int, etag: str | None, identity: Hashable | None) -> None:
+        self._store, self._key, self._etag = store, key, etag
         self.size = size
         self.identity = identity
 
-    def read(self, offset: int, length: int) -> bytes:
+    def read(self, offset: int, length: int) -> bytes | bytearray | memoryview:
         """`length` bytes from `offset`, in one request.
 
         Raises:
             ReadError: outside, or the store gave another number of bytes.
+            ChangedError: the object was replaced.
         """
-        _check_inside(self._uri, self.size, offset, length)
+        uri = self._store.uri(self._key)
+        _check_inside(uri, self.size, offset, length)
         if length == 0:
             return b""
-        data: bytes = self._system.cat_file(self._path, start=offset, end=offset + length)
+        data = self._store.get(self._key, offset, length, if_match=self._etag)
         if len(data) != length:
-            raise ReadError(f"{self._uri} gave {len(data)} bytes where {length} at {offset} were asked for")
+            raise ReadError(f"{uri} gave {len(data)} bytes where {length} at {offset} were asked for")
         return data
 
     def read_into(self, offset: int, out: memoryview) -> None:
@@ -323,4 +319,4 @@ class StoreRanges:
         out[:] = self.read(offset, len(out))
 
     def close(self) -> None:
-        """Nothing is held: the connections belong to the file system."""
+        """Nothing is held: the connections belong to the store."""

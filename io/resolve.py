@@ -1,16 +1,18 @@
-"""From a slot's value to its bytes: in memory, a local file, a reader, or any URI that fsspec knows."""
+"""From a slot's value to its bytes: in memory, a local file, a reader, or a URI of any store."""
 
 from __future__ import annotations
 
 import errno
 import os
+import select
 import stat
+from collections.abc import Mapping
 from typing import Any, cast
 
 import numpy as np
 
 from ..engine.errors import RecordError
-from .errors import ReadError
+from .errors import DeadlineError, ReadError
 from .uri import local_path, scheme_of
 
 SOURCE_KEYS = ("reader", "path", "url", "uri")
@@ -79,14 +81,30 @@ def unreadable(value: Any) -> RecordError:
     )
 
 
-def read_uri(uri: str | bytes) -> Any:
-    """The content of a local path, a `file://` URI, or a URI of any scheme fsspec knows."""
+def read_uri(
+    uri: str | bytes,
+    offset: int = 0,
+    size: int | None = None,
+    *,
+    headers: Mapping[str, str] | None = None,
+    limit: int | None = None,
+) -> Any:
+    """The content of a local path or of a URI of any scheme that a store serves, or `size` bytes of it from `offset`.
+
+    Args:
+        headers: of the request, for http and https.
+        limit: bytes that may come from a store.
+    """
     path = local_path(uri)
     if path is not None:
-        return read_file(path)
-    import fsspec
+        return read_file(path, offset, size)
+    from .store import open_store
 
-    return fsspec.open(uri, "rb").fs.cat_file(uri)
+    store, key = open_store(uri)
+    data = store.get(key, offset, size, headers=headers, limit=limit)
+    if size is not None and len(data) < size:
+        raise ReadError(f"range of {size} bytes at {offset} lies outside {store.uri(key)}: {len(data)} bytes are there")
+    return data
 
 
 def read_file(path: str | bytes, offset: int = 0, size: int | None = None) -> np.ndarray:
@@ -96,7 +114,7 @@ def read_file(path: str | bytes, offset: int = 0, size: int | None = None) -> np
         FileNotFoundError, PermissionError, IsADirectoryError: as the system says.
         ReadError: the file ended early.
     """
-    descriptor = os.open(path, OPEN_FLAGS)
+    descriptor = os.open(path, OPEN_ANY)
     try:
         if size is None and offset == 0 and (data := _read_small(descriptor, path)) is not None:
             return data
@@ -155,16 +173,33 @@ def fill(descriptor: int, path: str | bytes, data: Any, done: int, offset: int) 
 SEEK_LIMIT = 1 << 20
 """Bytes up to which the end of a file is taken for its size: what is no file may claim any end, up to 2**63 - 1."""
 OPEN_FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+OPEN_ANY = OPEN_FLAGS | getattr(os, "O_NONBLOCK", 0)
+"""For what may be a pipe: opening one that nobody writes to would block for ever."""
+PIPE_WAIT = 30.0
+"""Seconds without a byte after which a pipe is given up."""
 _KIND = stat.S_IFMT(0o177777)
 
 
 def read_stream(descriptor: int, offset: int, size: int | None) -> np.ndarray:
-    """Pipes and devices tell no size."""
-    chunks = []
-    while chunk := os.read(descriptor, 1 << 20):
+    """What a pipe or device gives, which tells no size; opened by OPEN_ANY, so that a pipe without a writer ends too.
+
+    Raises:
+        DeadlineError: nobody wrote to a pipe for PIPE_WAIT seconds.
+    """
+    chunks, total = [], 0
+    end = None if size is None else offset + size
+    while end is None or total < end:
+        if hasattr(select, "poll"):
+            waiting = select.poll()
+            waiting.register(descriptor, select.POLLIN)
+            if not waiting.poll(PIPE_WAIT * 1000):
+                raise DeadlineError(f"nobody wrote to this pipe for {PIPE_WAIT:g} seconds")
+        chunk = os.read(descriptor, 1 << 20)
+        if not chunk:
+            break
         chunks.append(chunk)
-    data = np.frombuffer(b"".join(chunks), np.uint8)
-    return data[offset : None if size is None else offset + size].copy()
+        total += len(chunk)
+    return np.frombuffer(b"".join(chunks), np.uint8)[offset:end].copy()
 
 
 def _read_mapping(value: dict[str, Any]) -> Any:
@@ -172,14 +207,11 @@ def _read_mapping(value: dict[str, Any]) -> Any:
         return value["bytes"]
     offset, size = byte_range(value)
     source = _source_in(value, ranged=offset is not None)
-    if offset is None:
+    if offset is None and not isinstance(source, str):
         return read_source(source)
-    path = local_path(os.fspath(source))
-    if path is not None:
-        return read_file(path, offset, size)
-    import fsspec
-
-    return fsspec.open(source, "rb").fs.cat_file(source, start=offset, end=offset + (size or 0))
+    return read_uri(
+        os.fspath(source), offset or 0, size, headers=value.get("headers"), limit=value.get("max_response_bytes")
+    )
 
 
 def _source_in(value: dict[str, Any], *, ranged: bool) -> Any:

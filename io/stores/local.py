@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from ..errors import ReadError, ResponseTooLargeError, UriError
-from ..resolve import OPEN_FLAGS, fill
+from ..resolve import OPEN_ANY, fill
 from ..store import Body, BytesLike, ObjectInfo, Store, Upload, check_range
 from .local_tree import walk
 
@@ -22,8 +22,6 @@ CHUNK = 1 << 20
 """Bytes of one chunk of a body or a copy."""
 _ONE_READ = 1 << 30
 """Bytes up to which one call reads all: the system gives at most 2 GiB at a time."""
-# A pipe without a writer would block in open() for ever.
-_OPEN_READ = OPEN_FLAGS | getattr(os, "O_NONBLOCK", 0)
 _OPEN_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _KINDS = {
     stat.S_IFIFO: "a named pipe",
@@ -336,7 +334,7 @@ def _opened(path: str, offset: int, size: int | None) -> tuple[int, os.stat_resu
     """An open regular file, and what is known of it."""
     check_range(offset, size, path)
     try:
-        descriptor = os.open(path, _OPEN_READ)
+        descriptor = os.open(path, OPEN_ANY)
     except OSError as error:
         if error.errno == errno.ENXIO:  # a socket cannot even be opened
             raise OSError(errno.EINVAL, "is no regular file and cannot be read", path) from error

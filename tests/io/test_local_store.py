@@ -280,23 +280,32 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(folder)], check=True)
 
 
-@pytest.mark.parametrize("way", ["put", "upload", "copy"])
-def test_a_full_disk_keeps_the_old_file_and_no_other(small_disk: Path, tmp_path: Path, way: str) -> None:
+def _upload_parts(key: str, source: str) -> None:
+    upload = store.upload(key)
+    try:
+        for _ in range(40):
+            upload.write(content(1 << 16))
+    finally:
+        upload.abort()
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda key, source: store.put(key, content(2 << 20)),
+        lambda key, source: store.copy(source, store, key),
+        _upload_parts,
+    ],
+    ids=["put", "copy", "upload"],
+)
+def test_a_full_disk_keeps_the_old_file_and_no_other(
+    small_disk: Path, tmp_path: Path, write: Callable[[str, str], None]
+) -> None:
     key = str(small_disk / "data")
     store.put(key, b"old")
     (tmp_path / "large").write_bytes(content(2 << 20))
     with pytest.raises(OSError, match="No space left") as failed:
-        if way == "put":
-            store.put(key, content(2 << 20))
-        elif way == "copy":
-            store.copy(str(tmp_path / "large"), store, key)
-        else:
-            upload = store.upload(key)
-            try:
-                for _ in range(40):
-                    upload.write(content(1 << 16))
-            finally:
-                upload.abort()
+        write(key, str(tmp_path / "large"))
     assert (failed.value.errno, failed.value.filename) == (errno.ENOSPC, key)
     assert Path(key).read_bytes() == b"old"
     assert names(small_disk) == ["data"]

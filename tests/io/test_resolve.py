@@ -9,7 +9,9 @@ import threading
 import numpy as np
 import pytest
 
+from dataio.io import resolve
 from dataio.io.errors import ReadError
+from dataio.io.ranges import open_ranges
 from dataio.io.resolve import SEEK_LIMIT, read_file, read_source
 
 SIZES = (0, 1, 4095, 18_000, SEEK_LIMIT, SEEK_LIMIT + 1)
@@ -110,6 +112,23 @@ def test_a_named_pipe_is_opened_once_and_read_to_its_end(tmp_path):
     np.testing.assert_array_equal(read_file(path), DATA[:200_000])
     writer.join(10)
     assert not writer.is_alive()
+
+
+@linux
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("read", [read_file, lambda path: read_file(path, 0, 10), lambda path: open_ranges(path)])
+def test_a_named_pipe_that_nobody_writes_to_is_given_up(tmp_path, monkeypatch, read):
+    """Opening one without more ado would block its thread for ever."""
+    monkeypatch.setattr(resolve, "PIPE_WAIT", 0.1)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(TimeoutError, match="pipe"):
+        read(str(tmp_path / "pipe"))
+
+
+@linux
+@pytest.mark.timeout(20)
+def test_a_part_of_an_endless_device_is_read():
+    assert read_file("/dev/zero", 5, 100).tolist() == [0] * 100
 
 
 @pytest.mark.skipif(not os.path.exists(PSEUDO_FILE), reason="needs sysfs")
