@@ -199,7 +199,7 @@ def test_ranges(pattern: str) -> None:
     ["a{2..1}", "a{1..}", "a{-1..2}", "a{a..b}", "a{1,2}", "a{1..2", "a1..2}", "a{0..1}{0..1}", "{0..1000000}", "a{٣..٤}", "", "{0..99999999999999999999}"],
 )  # fmt: skip
 def test_what_is_no_range_is_refused_when_the_source_is_made(pattern: str) -> None:
-    with pytest.raises(ValueError, match="range|name|shards|empty"):
+    with pytest.raises(ValueError, match=r"range|name|shards|empty"):
         dataio.webdataset(pattern)
 
 
