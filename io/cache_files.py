@@ -151,15 +151,18 @@ class Part:
 
     def reserve(self, size: int) -> bool:
         """Make room for `size` bytes, in the limit and on the disk; False when there is none, which gives the part up."""
-        if not self._folder.count(size):
-            self.give_up()
-            return False
-        self._reserved = size
         try:
+            with self._folder.usage() as usage:
+                if not usage.fits(size):
+                    raise _NoRoomError
+                os.ftruncate(self._fd, size)
+                usage.add(size)
+            self._reserved = size
             _allocate(self._fd, size)
-        except OSError as error:
+        except (_NoRoomError, OSError) as error:
             self.give_up()
-            self._folder.complain(error)
+            if isinstance(error, OSError):
+                self._folder.complain(error)
             return False
         return True
 
@@ -173,31 +176,20 @@ class Part:
     def finish(self, footer: Footer) -> Entry:
         """The entry, which others find from now on."""
         path = self._folder.path(self.name)
-        packed = footer.pack()
-        self.write(packed, footer.size)
-        os.ftruncate(self._fd, footer.size + len(packed))
+        self.write(footer.pack(), footer.size)
         os.utime(self._fd, ns=(time.time_ns(), footer.stamp))
-        entry = Entry(os.dup(self._fd), footer)
-        try:
-            replaced = os.stat(path).st_size
-        except FileNotFoundError:
-            replaced = 0
-        try:
+        with self._folder.usage() as usage:
+            usage.discard(path)
             os.rename(path + _PART, path)
-        except BaseException:
-            entry.close()
-            raise
+        entry = Entry(os.dup(self._fd), footer)
         self._close()
-        self._folder.count(footer.size + len(packed) - self._reserved - replaced)
         return entry
 
     def give_up(self) -> None:
         """Leave nothing behind; more than once, and after `finish`, is fine."""
         if self._open:
-            _unlink(self._folder.path(self.name) + _PART)
+            self._folder.discard(self._folder.path(self.name) + _PART, counted=self._reserved > 0)
             self._close()
-            if self._reserved:
-                self._folder.count(-self._reserved)
 
     def _close(self) -> None:
         self._open = False
@@ -217,6 +209,7 @@ class CacheFolder:
         self._root = os.path.join(directory, FOLDER)
         self.limit = limit
         self._complained = False
+        self._trusted = False
         self._begin()
         in_child(self, CacheFolder._begin)
 
@@ -243,6 +236,8 @@ class CacheFolder:
             verify: hash its bytes too, to notice what a disk altered by itself.
         """
         try:
+            if not self._trusted:
+                self._check(self._root)
             fd = os.open(self.path(name), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         except FileNotFoundError:
             return None
@@ -313,63 +308,64 @@ class CacheFolder:
 
     def _open_private(self, path: str) -> int:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        try:
-            return os.open(path, flags, 0o600)
-        except FileNotFoundError:
-            self._make_folders(os.path.dirname(path))
-            return os.open(path, flags, 0o600)
-
-    def _make_folders(self, folder: str) -> None:
-        os.makedirs(os.path.dirname(self._root), exist_ok=True)
-        for each in dict.fromkeys((self._root, folder)):
+        if self._trusted:
             try:
-                os.mkdir(each, 0o700)
-            except FileExistsError:
+                return os.open(path, flags, 0o600)
+            except FileNotFoundError:
                 pass
-        facts = os.lstat(self._root)
+        os.makedirs(os.path.dirname(self._root), exist_ok=True)
+        _make_folder(self._root)
+        self._check(self._root)
+        _make_folder(os.path.dirname(path))
+        return os.open(path, flags, 0o600)
+
+    def _check(self, folder: str) -> None:
+        """Refuse a folder in which somebody else could put bytes that would be taken for those of an object."""
+        facts = os.lstat(folder)
         if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.geteuid() or facts.st_mode & 0o022:
-            raise PermissionError(errno.EPERM, "others may write there; it wants a folder of this user's own", self._root)
+            raise PermissionError(errno.EPERM, "others may write there; it wants a folder of this user's own", folder)
+        self._trusted = True
 
     def remove(self, name: str) -> None:
         """Drop an entry, and what others were writing for it until now."""
-        if not os.path.isdir(self._root):
+        path = self.path(name)
+        if not os.path.lexists(path) and not os.path.lexists(path + _PART):
             return
         with self.writing(name):
-            path = self.path(name)
-            try:
-                size = os.lstat(path).st_size
-                os.unlink(path)
-            except FileNotFoundError:
-                return
-            except OSError as error:
-                self.complain(error)
-                return
-            self.count(-size)
+            self.discard(path)
 
     # ---------------------------------------------------------------- the limit
 
-    def count(self, change: int) -> bool:
-        """Add to the bytes in use, after an eviction where that would pass the limit; False when it would still."""
+    @contextmanager
+    def usage(self) -> Iterator[_Usage]:
+        """The bytes in use, while nobody else may change them or the files that they count.
+
+        Raises:
+            OSError: the count cannot be had; `TimeoutError` when another process holds it.
+        """
+        fd = self._open_private(os.path.join(self._root, "usage"))
         try:
-            fd = self._open_private(os.path.join(self._root, "usage"))
-            try:
-                _lock(fd, time.monotonic() + _WAIT_FOR_USAGE, longest=0.002)
-                told = os.pread(fd, 8, 0)
-                used = int.from_bytes(told, "big") if len(told) == 8 else self._scan()[0]
-                fits = True
-                if change > 0 and self.limit is not None and used + change > self.limit:
-                    used = self._evict(self.limit, change)
-                    fits = used + change <= self.limit
-                os.pwrite(fd, max(0, used + change if fits else used).to_bytes(8, "big"), 0)
-                return fits
-            finally:
-                fcntl.flock(fd, fcntl.LOCK_UN)
-                os.close(fd)
+            _lock(fd, time.monotonic() + _WAIT_FOR_USAGE, longest=0.002)
+            told = os.pread(fd, 8, 0)
+            usage = _Usage(self, int.from_bytes(told, "big") if len(told) == 8 else self.scan()[0])
+            yield usage
+            os.pwrite(fd, max(0, usage.bytes).to_bytes(8, "big"), 0)
+        finally:
+            fcntl.flock(fd, fcntl.LOCK_UN)
+            os.close(fd)
+
+    def discard(self, path: str, *, counted: bool = True) -> None:
+        """Remove a file of the cache, and take it off the count."""
+        try:
+            if counted:
+                with self.usage() as usage:
+                    usage.discard(path)
+            else:
+                _unlink(path)
         except OSError as error:
             self.complain(error)
-            return False
 
-    def _scan(self) -> tuple[int, list[tuple[float, int, str]]]:
+    def scan(self) -> tuple[int, list[tuple[float, int, str]]]:
         """Bytes of all files, and (last use, size, path) of the entries; parts whose writer died are removed."""
         total, entries = 0, []
         for folder in os.scandir(self._root):
@@ -387,18 +383,51 @@ class CacheFolder:
                     entries.append((facts.st_atime, facts.st_size, file.path))
         return total, entries
 
-    def _evict(self, limit: int, wanted: int) -> int:
-        """Remove what was not used for longest until `wanted` bytes fit; the bytes left."""
-        used, entries = self._scan()
+
+class _NoRoomError(Exception):
+    """The limit leaves no room for an entry."""
+
+
+class _Usage:
+    """The bytes in use by a cache, whose lock this thread holds. They may be counted too high, never too low."""
+
+    def __init__(self, folder: CacheFolder, count: int) -> None:
+        self._folder = folder
+        self.bytes = count
+
+    def add(self, change: int) -> None:
+        self.bytes += change
+
+    def discard(self, path: str) -> None:
+        """Remove a file that is counted, if it is there."""
+        try:
+            size = os.lstat(path).st_size
+            os.unlink(path)
+        except FileNotFoundError:
+            return
+        self.bytes -= size
+
+    def fits(self, wanted: int) -> bool:
+        """Whether `wanted` more bytes are within the limit, once what was not used for longest is removed."""
+        limit = self._folder.limit
+        if limit is None or self.bytes + wanted <= limit:
+            return True
+        if wanted > limit:
+            return False
+        self.bytes, entries = self._folder.scan()
         goal = min(limit - wanted, int(limit * _KEPT_AFTER_EVICTION))
-        if goal < 0:  # it fits in no case
-            return used
-        for _, size, path in sorted(entries):
-            if used <= goal:
+        for _, _, path in sorted(entries):
+            if self.bytes <= goal:
                 break
-            _unlink(path)
-            used -= size
-        return used
+            self.discard(path)
+        return self.bytes + wanted <= limit
+
+
+def _make_folder(path: str) -> None:
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        pass
 
 
 def _lock(fd: int, deadline: float, *, longest: float) -> None:
