@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 from ...engine.forks import in_child
 from ..errors import ChangedError, CredentialsError, ObjectNotFoundError, RangeError, ResponseTooLargeError
 from ..retry import PassingError, with_retries
-from ..store import Body, BytesLike, ObjectInfo, Store, Upload
+from ..settings import MULTIPART_CONCURRENCY, MULTIPART_PART, OBJECT_SHARDS
+from ..store import Body, BytesLike, ObjectInfo, Store, Upload, check_range
 from ..uri import Uri
 from .download import bare_etag
 from .object_access import Access, access_to
@@ -35,8 +36,19 @@ LARGE = 2 * PIECE
 """Bytes from which an object is read in pieces."""
 _PROGRESS = 1 << 20
 """Bytes between two breaks of a body after which the count of attempts begins anew."""
-_CHECKED = 64
-"""Zero-size names that obstore listed, which HEAD has to tell from folders, per HEAD thread."""
+
+
+class _Runtime:
+    """obstore's threads, which do not survive a fork and cannot be started anew there."""
+
+    started = lost = False
+
+    def forked(self) -> None:
+        self.lost = self.started
+
+
+_runtime = _Runtime()
+in_child(_runtime, _Runtime.forked)
 
 
 class ObjectStore(Store):
@@ -51,27 +63,28 @@ class ObjectStore(Store):
         self._lock = threading.Lock()
         self._sdk: SdkClient | None = None
         self._obstores: dict[str, Any] = {}
-        self._renew()
         in_child(self, ObjectStore._renew_in_child)
-
-    def _renew(self) -> None:
         import obstore
 
+        _runtime.started = True
         self._get: Any = obstore.get
-        self._forked = False
-        self._reads = self.access.obstore(self._transport.timeout)
-        self._writes_direct = self.access.writes_by_obstore
+        clients = [access.obstore(self._transport.timeout) for _ in range(OBJECT_SHARDS.get())]
+        self._reads = clients[0]
+        self._shards = itertools.cycle(clients) if len(clients) > 1 else None
 
     def _renew_in_child(self) -> None:
-        """obstore's threads do not survive a fork, and it cannot start new ones: the child uses the provider's package."""
+        """Nothing that the parent holds may be used or closed here."""
         self._lock = threading.Lock()
         self._sdk = None
-        self._forked = True
 
     # ------------------------------------------------------------------- clients
 
     def _obstore_serves(self, key: str) -> bool:
-        return not self._forked and is_plain(key)
+        return not _runtime.lost and is_plain(key)
+
+    def _client(self) -> Any:
+        """obstore's store for reads of ordinary size."""
+        return self._reads if self._shards is None else next(self._shards)
 
     def _obstore(self, kind: str) -> Any:
         """For long bodies ("stream") and for writes ("write", and "parts" with obstore's own retries)."""
@@ -101,7 +114,7 @@ class ObjectStore(Store):
         return found
 
     def _odd(self, key: str) -> SdkClient:
-        return self.sdk("a forked process" if self._forked else f"the key {key!r}")
+        return self.sdk("a forked process" if _runtime.lost else f"the key {key!r}")
 
     def _once(self, uri: str, request: Callable[[], T]) -> T:
         """One attempt, with its errors translated."""
@@ -134,10 +147,10 @@ class ObjectStore(Store):
 
         An object of `LARGE` bytes or more is read in pieces by several threads, all of the version that was begun.
         """
-        _check_range(offset, size)
+        check_range(offset, size, self.uri(key))
         self._refuse(headers)
         if size == 0:
-            return self._nothing(key, offset)
+            return self._at_the_end(key, offset, if_match)
         if not self._obstore_serves(key):
             return self._get_odd(key, offset, size, if_match, limit)
         options = _options(offset, size if size is None or size < LARGE else PIECE, if_match)
@@ -145,7 +158,7 @@ class ObjectStore(Store):
 
         def attempt() -> BytesLike | tuple[Any, BytesLike | None]:
             try:
-                result = self._get(self._reads, key, options=options)
+                result = self._get(self._client(), key, options=options)
                 begin, end = result.range
                 if if_match is not None or limit is not None:
                     self._check(result.meta, key, if_match, size, offset, limit)
@@ -218,7 +231,7 @@ class ObjectStore(Store):
         options = _options(offset, size, bare_etag(etag))
 
         def request() -> BytesLike:
-            result = self._get(self._reads, key, options=options)
+            result = self._get(self._client(), key, options=options)
             if etag is not None and result.meta["e_tag"] != etag:
                 raise ChangedError("the object was replaced while it was read", uri=self.uri(key))
             return memoryview(result.bytes())
@@ -238,18 +251,19 @@ class ObjectStore(Store):
         except RangeError:
             return self._at_the_end(key, offset, if_match)
 
-    def _nothing(self, key: str, offset: int) -> bytes:
-        """No bytes of an object: which has to be there, and not to end before `offset`."""
-        return self._at_the_end(key, offset, None)
-
     def _at_the_end(self, key: str, offset: int, if_match: str | None) -> bytes:
-        """A range was refused: fine where the object ends, also one of no bytes."""
+        """No bytes of an object, which has to be there and not to end before `offset`."""
+        self._ending(key, offset, if_match)
+        return b""
+
+    def _ending(self, key: str, offset: int, if_match: str | None) -> ObjectInfo:
+        """Look why a range was refused: fine where the object ends, also one of no bytes."""
         info = self.head(key)
         if if_match is not None and info.etag != if_match:
             raise ChangedError("the object was replaced", uri=self.uri(key))
         if info.size is not None and offset > info.size:
             raise RangeError(f"offset {offset} lies behind the end of the object, which has {info.size} bytes", uri=self.uri(key), status=416)
-        return b""
+        return info
 
     def get_into(self, key: str, offset: int, out: memoryview, *, if_match: str | None = None) -> int:
         """See `Store.get_into`. A large range is read in pieces by several threads, each straight into its place."""
@@ -258,11 +272,11 @@ class ObjectStore(Store):
             data = self.get(key, offset, len(out), if_match=if_match)
             out[: len(data)] = data
             return len(data)
-        _check_range(offset, len(out))
+        check_range(offset, len(out), self.uri(key))
         options = _options(offset, PIECE, if_match)
 
         def request() -> tuple[Any, BytesLike]:
-            result = self._get(self._reads, key, options=options)
+            result = self._get(self._client(), key, options=options)
             self._check(result.meta, key, if_match, None, offset, None)
             return result.meta, memoryview(result.bytes())
 
@@ -278,7 +292,7 @@ class ObjectStore(Store):
     def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]], *, if_match: str | None = None) -> list[BytesLike]:
         """See `Store.get_ranges`. Near ranges come by one request, several requests at a time, all of one version."""
         for offset, size in ranges:
-            _check_range(offset, size)
+            check_range(offset, size, self.uri(key))
         groups = grouped(ranges)
         if not groups:
             return []
@@ -313,13 +327,14 @@ class ObjectStore(Store):
         limit: int | None = None,
     ) -> Body:
         """See `Store.open`."""
-        _check_range(offset, size)
+        check_range(offset, size, self.uri(key))
         self._refuse(headers)
         try:
-            body = self._ask(key, lambda: self._begin(key, offset, size, None))
+            body = self._ask(key, lambda: self._begin(key, offset, size, None)) if size != 0 else None
         except RangeError:
-            self._at_the_end(key, offset, None)
-            return Body(self.head(key), iter(()))
+            body = None
+        if body is None:
+            return Body(self._ending(key, offset, None), iter(()))
         self._check_limit(key, body.info.size, offset, size, limit)
         held = [body]
         return Body(body.info, self._resumed(key, offset, size, held), lambda: held[0].close())
@@ -379,7 +394,7 @@ class ObjectStore(Store):
         if not self._obstore_serves(key):
             client = self._odd(key)
             return self._ask(key, lambda: client.head(key))
-        return self._ask(key, lambda: _info(key, self._get(self._reads, key, options={"head": True})))
+        return self._ask(key, lambda: _info(key, self._get(self._client(), key, options={"head": True})))
 
     def _refuse(self, headers: Mapping[str, str] | None) -> None:
         if headers:
@@ -406,7 +421,7 @@ class ObjectStore(Store):
 
     @property
     def _part(self) -> int:
-        return 64 << 20
+        return MULTIPART_PART.get() << 20
 
     def put(self, key: str, data: BytesLike, *, content_type: str | None = None) -> str | None:
         """See `Store.put`."""
@@ -417,7 +432,7 @@ class ObjectStore(Store):
         return self._put_whole(key, data, content_type)
 
     def _put_whole(self, key: str, data: BytesLike, content_type: str | None) -> str | None:
-        if not (self._writes_direct and self._obstore_serves(key)):
+        if not (self.access.writes_by_obstore and self._obstore_serves(key)):
             client = self._odd(key)
             return self._ask(key, lambda: client.put(key, data, content_type))
         import obstore
@@ -437,7 +452,7 @@ class ObjectStore(Store):
                 lambda request: self._once(uri, request),
                 self._transport,
                 part=part,
-                concurrency=4,
+                concurrency=MULTIPART_CONCURRENCY.get(),
             )
         import obstore
 
@@ -445,7 +460,7 @@ class ObjectStore(Store):
 
         def put(chunks: Iterator[bytes]) -> str | None:
             try:
-                answer = obstore.put(store, key, chunks, attributes=attributes, use_multipart=True, chunk_size=part, max_concurrency=4)
+                answer = obstore.put(store, key, chunks, attributes=attributes, use_multipart=True, chunk_size=part, max_concurrency=MULTIPART_CONCURRENCY.get())
             except Exception as error:
                 meant = translated(error, uri)
                 raise (meant.error if isinstance(meant, PassingError) else meant) from error
@@ -455,7 +470,7 @@ class ObjectStore(Store):
 
     def delete(self, key: str) -> None:
         """See `Store.delete`. A bucket that is not there is an error, unlike an object."""
-        if not (self._writes_direct and self._obstore_serves(key)):
+        if not (self.access.writes_by_obstore and self._obstore_serves(key)):
             client = self._odd(key)
             self._ask(key, lambda: client.delete(key))
             return
@@ -499,6 +514,9 @@ class ObjectStore(Store):
         """See `Store.copy`. S3 copies more than 5 GiB in parts."""
         if not self.copies_to(to):
             raise self.cannot("copy", f"the server does not copy to {to.scheme}://{to.name}")
+        if to.name == self.name and key == to_key:  # which S3 refuses
+            self.head(key)
+            return
         if self.access.sdk_installed or not (self._obstore_serves(key) and self._obstore_serves(to_key)):
             client = self._odd(key)
             self._ask(key, lambda: client.copy(key, to.name, to_key))
@@ -527,7 +545,7 @@ class ObjectStore(Store):
     def close(self) -> None:
         """Give back the connections of the provider's package; obstore's close when nobody uses them."""
         found, self._sdk = self._sdk, None
-        if found is not None and not self._forked:
+        if found is not None:
             found.close()
 
 
@@ -539,11 +557,6 @@ def open_object_store(uri: Uri) -> Store:
         MissingDependencyError: the method needs a package that is not installed.
     """
     return ObjectStore(access_to(uri.scheme, uri.bucket))
-
-
-def _check_range(offset: int, size: int | None) -> None:
-    if offset < 0 or (size is not None and size < 0):
-        raise ValueError(f"offset and size must not be negative, got {offset} and {size}")
 
 
 def _options(offset: int, size: int | None, if_match: str | None) -> Any:

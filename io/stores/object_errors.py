@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from ...engine.errors import DataioError
 from ..errors import (
     AccessDeniedError,
     ChangedError,
@@ -82,9 +83,9 @@ def failure_of(error: BaseException) -> Failure:
     return _of_obstore(error)
 
 
-def translated(error: BaseException, uri: str) -> Exception:
+def translated(error: Exception, uri: str) -> Exception:
     """The error to raise for a request about `uri` that failed with `error`, which becomes its cause."""
-    if isinstance(error, (StoreError, CredentialsError, PassingError)):
+    if isinstance(error, (DataioError, PassingError)):
         return error
     found = failure_of(error)
     meant = _meaning(found, uri)
@@ -148,8 +149,11 @@ def _of_obstore(error: BaseException) -> Failure:
         status = 409
     if "BareRedirect" in detail or "redirect without LOCATION" in told:
         status = 301
+    if "Wanted range starting at" in told:  # Azure's answer to a range that begins behind the end, told by obstore
+        status = 416
     if status is not None:
-        return Failure("answer", _first(_MESSAGE, text) or told, status, _first(_CODE, text), _first(_REGION, text) or None)
+        code = _first(_CODE, text) or ("ContainerNotFound" if "container does not exist" in told else "")
+        return Failure("answer", _first(_MESSAGE, text) or told, status, code, _first(_REGION, text) or None)
     if isinstance(error, TimeoutError) or "kind: Timeout" in detail or "TimedOut" in detail:
         return Failure("timeout", told)
     if "ertificate" in detail:  # trying again would not help

@@ -20,11 +20,12 @@ PAGE = 1000
 CHUNK = 1 << 20
 """Bytes per chunk of a body."""
 
-_PLAIN_SEGMENTS = re.compile(r"(?!\.{1,2}(?:/|\Z))[^/\x00-\x1f\x7f]+(?:/(?!\.{1,2}(?:/|\Z))[^/\x00-\x1f\x7f]+)*")
+_PLAIN_SEGMENTS = re.compile(r"(?!\.{1,2}(?:/|\Z))[^/\\\x00-\x1f\x7f]+(?:/(?!\.{1,2}(?:/|\Z))[^/\\\x00-\x1f\x7f]+)*")
 
 
 def is_plain(key: str) -> bool:
-    """Whether obstore names exactly this object by `key`: no empty, `.` or `..` segment and no control characters."""
+    """Whether obstore names exactly this object by `key`: no empty, `.` or `..` segment, no control characters, no
+    backslash (which its HTTP client takes for a slash on Azure)."""
     return _PLAIN_SEGMENTS.fullmatch(key) is not None
 
 
