@@ -171,26 +171,27 @@ def lines(found: dict[str, Any]) -> list[str]:
     where = found["platform"]
     workers = found["workers"]
     out = [f"dataio {found['dataio']}"]
-    out.append(_row("platform", f"{where['system']} {where['machine']}, Python {where['python']}"))
+    out.append(row("platform", f"{where['system']} {where['machine']}, Python {where['python']}"))
     out.append("Packages")
-    out += [_row(name, v or "not installed") for name, v in found["packages"].items()]
+    out += [row(name, v or "not installed") for name, v in found["packages"].items()]
     out.append("Image codecs")
     codecs = {name: Probe(**probe) for name, probe in found["image_codecs"].items()}
-    out.append(_row("read", ", ".join(name for name, probe in codecs.items() if probe.available)))
-    out += [_row(name, str(probe)) for name, probe in codecs.items() if not probe.available]
+    out.append(row("read", ", ".join(name for name, probe in codecs.items() if probe.available)))
+    out += [row(name, str(probe)) for name, probe in codecs.items() if not probe.available]
     out.append("Workers")
-    out.append(_row("cpu workers", workers["cpu_workers"]))
-    out.append(_row("executor", f"{workers['executor']} (of {', '.join(workers['executors'])})"))
+    out.append(row("cpu workers", workers["cpu_workers"]))
+    out.append(row("executor", f"{workers['executor']} (of {', '.join(workers['executors'])})"))
     out.append("Subsystems")
-    out += [_row(name, str(Probe(**probe))) for name, probe in found["subsystems"].items()]
+    out += [row(name, str(Probe(**probe))) for name, probe in found["subsystems"].items()]
     out.append("Env overrides")
     notes = found["env_unknown"]
     for name, value in found["env_overrides"].items():
-        out.append(_row(name, f"{value}  ({notes[name]})" if name in notes else value))
+        out.append(row(name, f"{value}  ({notes[name]})" if name in notes else value))
     if not found["env_overrides"]:
         out.append("  none")
     return out
 
 
-def _row(label: str, value: object) -> str:
+def row(label: str, value: object) -> str:
+    """One line of a report."""
     return f"  {label:<26}{value}"
