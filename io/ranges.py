@@ -12,16 +12,18 @@ import os
 import stat
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from typing import Any, NoReturn, TypeAlias
 
 from ..engine.errors import RecordError
 from ..engine.forks import new_lock_in_child
 from ..engine.source import RangeReader
-from .errors import ReadError
+from .errors import ReadError, StoreError
 from .resolve import OPEN_ANY, SOURCE_KEYS, byte_range, fill, read_source, read_stream
-from .store import Store, open_store
-from .uri import local_path
+from .secrets import masked
+from .settings import ARCHIVE_INDEXES
+from .store import BytesLike, ObjectInfo, Store, open_store
+from .uri import HTTP_SCHEMES, local_path
 
 OPEN_FILES = 32
 """Local files kept open, so that many records in one file open it once; a tenth of the smallest usual system limit."""
@@ -36,8 +38,8 @@ def open_ranges(value: Any) -> RangeReader:
 
     Args:
         value: what `read_source` takes: bytes-like or a NumPy array (viewed, not copied); a str or PathLike (local path or
-            URI); an object with `read_all()` (read whole); a mapping with `bytes`, or with one of `reader`, `path`, `url`,
-            `uri`, and `range=(start, length)` or `offset` with `size` for a window.
+            URI); a reader (in parts where it can be, else whole); a mapping with `bytes`, or with one of `reader`, `path`,
+            `url`, `uri`, and `range=(start, length)` or `offset` with `size` for a window.
 
     Raises:
         RecordError: the value is of a kind that holds no bytes.
@@ -48,12 +50,15 @@ def open_ranges(value: Any) -> RangeReader:
         return _open_uri(os.fspath(value))
     if isinstance(value, dict):
         return _open_mapping(value)
+    if hasattr(value, "open_ranges"):
+        opened: RangeReader = value.open_ranges()
+        return opened
     return MemoryRanges(read_source(value))
 
 
 def _open_uri(uri: str | bytes) -> RangeReader:
     path = local_path(uri)
-    return _open_remote(str(uri)) if path is None else _open_file(path)
+    return open_remote(str(uri)) if path is None else open_file(path)
 
 
 def _open_mapping(value: dict[str, Any]) -> RangeReader:
@@ -178,7 +183,8 @@ def close_files() -> None:
     _files.clear()
 
 
-def _open_file(path: str | bytes) -> RangeReader:
+def open_file(path: str | bytes) -> RangeReader:
+    """Open a local file for reading in parts; errors as `open_ranges`."""
     file = _files.find(path)
     if file is None:
         file = _OpenFile(path)
@@ -278,45 +284,114 @@ class Window:
         self._inner.close()
 
 
-def _open_remote(uri: str) -> RangeReader:
+# ------------------------------------------------------------------- stores
+
+
+class _Versions:
+    """Size and ETag of the remote objects that were opened last, for who asks again and holds his requests to the ETag."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[str, tuple[int, str]] = OrderedDict()
+        self._lock = threading.Lock()
+        new_lock_in_child(self, "_lock", threading.Lock)
+
+    def find(self, uri: str) -> tuple[int, str] | None:
+        return self._known.get(uri)
+
+    def add(self, uri: str, size: int, etag: str) -> None:
+        with self._lock:
+            self._known.pop(uri, None)
+            self._known[uri] = size, etag
+            while len(self._known) > ARCHIVE_INDEXES.get():
+                self._known.popitem(last=False)
+
+
+_versions = _Versions()
+
+
+def open_remote(
+    uri: str, *, headers: Mapping[str, str] | None = None, whole_below: int = WHOLE_BELOW, remembered: bool = False
+) -> RangeReader:
+    """Open an object of a store for reading in parts, all of one version where the store tells versions.
+
+    Args:
+        uri: of any scheme.
+        headers: of the requests, for http and https.
+        whole_below: bytes up to which the object is fetched whole.
+        remembered: whether what an earlier call learnt of size and version will do. The first read of an object that was replaced
+            since raises ChangedError or RangeError then.
+    """
     store, key = open_store(uri)
-    info = store.head(key)
-    size, tag = info.size, info.etag if info.etag is not None else info.modified
-    identity = None if tag is None or size is None else (uri, size, tag)
-    if size is None or size <= WHOLE_BELOW:
-        return MemoryRanges(store.get(key, if_match=info.etag), identity)
-    return StoreRanges(store, key, size, info.etag, identity)
+    if remembered and headers is None and (known := _versions.find(uri)) is not None:
+        return StoreRanges(uri, store, key, known[0], known[1], headers)
+    info = _head(store, key, headers)
+    if info.is_prefix:
+        raise IsADirectoryError(errno.EISDIR, "is a directory", uri)
+    etag = None if info.etag is None or info.etag.startswith("W/") else info.etag  # a weak one may stand for other bytes
+    if info.size is not None and info.size > whole_below:
+        if etag is not None and headers is None:
+            _versions.add(uri, info.size, etag)
+        return StoreRanges(uri, store, key, info.size, etag, headers)
+    data = store.get(key, if_match=etag, headers=headers)
+    if info.size is not None and len(data) != info.size:
+        raise ReadError(f"{store.uri(key)} gave {len(data)} bytes where {info.size} were announced")
+    return MemoryRanges(data, None if etag is None else (uri, len(data), etag))
+
+
+def _head(store: Store, key: str, headers: Mapping[str, str] | None) -> ObjectInfo:
+    """What is known of an object; of a web server that does not answer HEAD (presigned URLs are for GET alone) by GET."""
+    try:
+        return store.head(key, headers=headers)
+    except StoreError as error:
+        if store.scheme not in HTTP_SCHEMES or error.status not in (400, 401, 403, 405, 501):
+            raise
+        with store.open(key, 0, 1, headers=headers) as body:
+            return body.info
 
 
 class StoreRanges:
-    """An object of a store, read by ranged requests, all of one version where the store tells versions."""
+    """An object of a store, read by ranged requests under its ETag.
 
-    __slots__ = ("_etag", "_key", "_store", "identity", "size")
+    Attributes:
+        size, identity: as `RangeReader` says; `identity` is (URI, size, ETag), None without an ETag.
+    """
 
-    def __init__(self, store: Store, key: str, size: int, etag: str | None, identity: Hashable | None) -> None:
-        self._store, self._key, self._etag = store, key, etag
+    __slots__ = ("_etag", "_headers", "_key", "_store", "identity", "size")
+
+    def __init__(self, uri: str, store: Store, key: str, size: int, etag: str | None, headers: Mapping[str, str] | None) -> None:
+        self._store, self._key, self._etag, self._headers = store, key, etag, headers
         self.size = size
-        self.identity = identity
+        self.identity: Hashable | None = None if etag is None else (uri, size, etag)
 
-    def read(self, offset: int, length: int) -> bytes | bytearray | memoryview:
+    def read(self, offset: int, length: int) -> BytesLike:
         """`length` bytes from `offset`, in one request.
 
         Raises:
             ReadError: outside, or the store gave another number of bytes.
             ChangedError: the object was replaced.
         """
-        uri = self._store.uri(self._key)
-        _check_inside(uri, self.size, offset, length)
+        self._check(offset, length)
         if length == 0:
             return b""
-        data = self._store.get(self._key, offset, length, if_match=self._etag)
-        if len(data) != length:
-            raise ReadError(f"{uri} gave {len(data)} bytes where {length} at {offset} were asked for")
+        data = self._store.get(self._key, offset, length, if_match=self._etag, headers=self._headers)
+        self._complete(len(data), offset, length)
         return data
 
     def read_into(self, offset: int, out: memoryview) -> None:
-        """Fill `out`, a writable buffer of bytes."""
-        out[:] = self.read(offset, len(out))
+        """Fill `out`, a writable buffer of bytes; errors as `read`."""
+        self._check(offset, len(out))
+        if self._headers is not None:
+            out[:] = self.read(offset, len(out))
+        elif len(out):
+            self._complete(self._store.get_into(self._key, offset, out, if_match=self._etag), offset, len(out))
+
+    def _check(self, offset: int, length: int) -> None:
+        _check_inside(masked(self._store.uri(self._key)), self.size, offset, length)
+
+    def _complete(self, got: int, offset: int, length: int) -> None:
+        if got != length:
+            uri = masked(self._store.uri(self._key))
+            raise ReadError(f"{uri} gave {got} bytes where {length} at {offset} were asked for")
 
     def close(self) -> None:
         """Nothing is held: the connections belong to the store."""

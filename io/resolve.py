@@ -43,7 +43,7 @@ def read_source(value: Any) -> Any:
     if hasattr(value, "__fspath__"):
         return read_uri(os.fspath(value))
     if hasattr(value, "read_all"):
-        return value.read_all()
+        return value.read_buffer() if hasattr(value, "read_buffer") else value.read_all()
     if isinstance(value, dict):
         return _read_mapping(value)
     raise unreadable(value)

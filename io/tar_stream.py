@@ -150,9 +150,10 @@ class StreamTape:
 class RangeTape:
     """An object of a store, read by requests for windows of it: what is skipped is not asked for."""
 
-    def __init__(self, read: Callable[[int, int], BytesLike], size: int) -> None:
-        """`read(offset, size)` gives a part, cut short at the end."""
+    def __init__(self, read: Callable[[int, int], BytesLike], size: int, window: int = WINDOW) -> None:
+        """`read(offset, size)` gives a part, cut short at the end; `window` bytes are asked for at a time."""
         self._read = read
+        self._least = window
         self._window = memoryview(b"")
         self._window_start = 0
         self.size: int | None = size
@@ -163,7 +164,7 @@ class RangeTape:
         if not 0 <= inside <= len(self._window) - count:
             if self.size is not None and self.position >= self.size:
                 return b""
-            self._window = memoryview(self._read(self.position, max(count, WINDOW)))
+            self._window = memoryview(self._read(self.position, max(count, self._least)))
             self._window_start, inside = self.position, 0
         data = bytes(self._window[inside : inside + count])
         self.position += len(data)
