@@ -17,6 +17,7 @@ __version__ = "0.1.0"
 
 _MODULES = ("batch_transforms", "cond", "decoders", "transforms")
 _NAMES = {
+    "Archive": "sources",
     "Batch": "batches",
     "BatchStage": "stages",
     "BoundPipeline": "pipelines",
@@ -34,6 +35,7 @@ _NAMES = {
     "ShardSpec": "sharding",
     "SlotStage": "stages",
     "Stream": "io.stream",
+    "archive": "sources",
     "batch": "stages",
     "bucket_by": "stages",
     "chain": "stages",
@@ -59,6 +61,10 @@ _NAMES = {
     "write": "io.verbs",
     "copy": "io.transfer",
     "sync": "io.transfer",
+    "reader": "io.reader",
+    "Reader": "io.reader",
+    "writer": "io.writer",
+    "Writer": "io.writer",
     "env_vars": "settings",
     "files": "sources",
     "from_callable": "sources",
@@ -76,6 +82,7 @@ _NAMES = {
     "scan": "query",
     "slot": "stages",
     "slots": "stages",
+    "urls": "sources",
     "webdataset": "sources",
     "stream": "io.stream",
     # stores of a user's own

@@ -42,6 +42,8 @@ from .io.config import configure_credentials as configure_credentials
 from .io.config import configure_endpoint as configure_endpoint
 from .io.config import configure_transport as configure_transport
 from .io.config import current_config as current_config
+from .io.reader import Reader as Reader
+from .io.reader import reader as reader
 from .io.store import Body as Body
 from .io.store import ObjectInfo as ObjectInfo
 from .io.store import Store as Store
@@ -63,6 +65,8 @@ from .io.verbs import lsd as lsd
 from .io.verbs import read as read
 from .io.verbs import sign as sign
 from .io.verbs import write as write
+from .io.writer import Writer as Writer
+from .io.writer import writer as writer
 from .loader import DataLoader as DataLoader
 from .outputs import DlpackTensor as DlpackTensor
 from .outputs import register_output_adapter as register_output_adapter
@@ -73,7 +77,9 @@ from .query import Query as Query
 from .query import scan as scan
 from .settings import env_vars as env_vars
 from .sharding import ShardSpec as ShardSpec
+from .sources import Archive as Archive
 from .sources import RecordSource as RecordSource
+from .sources import archive as archive
 from .sources import concat as concat
 from .sources import files as files
 from .sources import from_callable as from_callable
@@ -83,6 +89,7 @@ from .sources import from_sampler as from_sampler
 from .sources import manifest as manifest
 from .sources import mix as mix
 from .sources import records as records
+from .sources import urls as urls
 from .sources import webdataset as webdataset
 from .stages import BatchStage as BatchStage
 from .stages import BucketByStage as BucketByStage

@@ -117,6 +117,7 @@ def _array(value: np.ndarray | np.generic, where: str) -> dict[str, str]:
 
 
 def _reader(value: Any, where: str) -> Any:
+    from .io.reader import UriReader
     from .sources.python import ItemReader
 
     if isinstance(value, ItemReader):  # its bytes are here already
@@ -124,6 +125,8 @@ def _reader(value: Any, where: str) -> Any:
             return _encode(value.read_all(), where)
         except Exception as error:
             raise UnwritableError(f"{where} has no bytes: {error}") from error
+    if isinstance(value, UriReader) and value.headers is None:
+        return value.uri if value.offset is None else {"uri": value.uri, "offset": value.offset, "size": value.size}
     if (place := getattr(value, "place", None)) is not None:
         return _encode(place(), where)
     if hasattr(value, "read_all"):

@@ -296,7 +296,7 @@ def test_decoders_that_read_parts_do_not_fetch_the_whole(shelf: Shelf, tmp_path:
     import safetensors.numpy
 
     shelf.objects["big"] = safetensors.numpy.save(arrays)
-    stage = dataio.slot("x").decode_safetensors("c")
+    stage = dataio.slot("x").decode_safetensors(tensor_key="c")
     with load([{"x": "shelf://big"}], stage, dataio.batch(1)) as loader:
         (batch,) = loader
         assert float(batch["x"][0][0]) == 2.0

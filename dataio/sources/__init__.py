@@ -6,16 +6,20 @@ engine's `Source`.
 
 from __future__ import annotations
 
+from .archive import Archive, archive
 from .binding import as_source
 from .combine import concat, mix
 from .files import files, manifest
 from .python import from_callable, from_iterable, from_iterator
 from .records import RecordSource, records
 from .sampler import from_sampler
+from .urls import urls
 from .webdataset import webdataset
 
 __all__ = [
+    "Archive",
     "RecordSource",
+    "archive",
     "as_source",
     "concat",
     "files",
@@ -26,5 +30,6 @@ __all__ = [
     "manifest",
     "mix",
     "records",
+    "urls",
     "webdataset",
 ]

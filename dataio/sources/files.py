@@ -5,11 +5,11 @@ from __future__ import annotations
 import glob as _glob
 import json
 import os
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from io import BytesIO, TextIOWrapper
 from typing import Any, TypeAlias
 
+from dataio.io.globbing import fixed_part, has_wildcards, matcher
 from dataio.io.resolve import read_source
 from dataio.io.store import open_store
 from dataio.io.uri import local_path
@@ -129,48 +129,18 @@ def _in_store(pattern: str, recursive: bool) -> Iterator[str]:
         yield pattern
         return
     root = pattern.removesuffix(key)
-    if not _glob.has_magic(key):
-        prefix = key if not key or key.endswith("/") else f"{key}/"
-        inside = len(prefix)
-        wanted = re.compile(".*" if recursive else "[^/]*", re.DOTALL)
+    inside = key if not key or key.endswith("/") else f"{key}/"
+    prefix = inside if inside == key or not has_wildcards(key) else fixed_part(key)
+    found = [info.key for info in store.list(prefix) if not info.is_prefix and not info.key.endswith("/")]
+    if prefix == inside or any(name.startswith(inside) for name in found):  # a folder, whatever its name looks like
+        prefix = inside
+        matches = matcher(_glob.escape(inside) + ("**" if recursive else "*"))
     else:
-        prefix = key[: re.search(r"[*?\[]", key).start()]  # type: ignore[union-attr]
-        inside = prefix.rfind("/") + 1
-        wanted = re.compile(_expression(key[inside:], recursive), re.DOTALL)
-    for info in store.list(prefix):
-        name = info.key[inside:]
-        if info.is_prefix or not name or name.endswith("/") or name.startswith(".") or "/." in name:
-            continue
-        if wanted.fullmatch(name):
-            yield root + info.key
-
-
-def _expression(pattern: str, recursive: bool) -> str:
-    """A regular expression for what `glob` matches: `**` as a whole part crosses folders, the rest stays within one."""
-    parts = pattern.split("/")
-    out = []
-    for i, part in enumerate(parts):
-        last = i == len(parts) - 1
-        if part == "**" and recursive:
-            out.append(".*" if last else "(?:[^/]*/)*")
-            continue
-        out.append(_part_expression(part) + ("" if last else "/"))
-    return "".join(out)
-
-
-def _part_expression(part: str) -> str:
-    """`*`, `?` and `[...]` within one part; anything else stands for itself."""
-    out, at = [], 0
-    for found in re.finditer(r"\*+|\?|\[(!?)(\]?[^\]]*)\]", part):
-        out.append(re.escape(part[at : found.start()]))
-        sign = found[0][0]
-        if sign == "[":
-            inside = found[2].replace("\\", r"\\").replace("[", r"\[").replace("^", r"\^").replace("]", r"\]")
-            out.append(f"(?!/)[{'^' if found[1] else ''}{inside}]")
-        else:
-            out.append("[^/]*" if sign == "*" else "[^/]")
-        at = found.end()
-    return "".join([*out, re.escape(part[at:])])
+        matches = matcher(key if recursive else key.replace("**", "*"))
+    start = prefix.rfind("/") + 1  # names that are spelled out may be hidden ones
+    for name in found:
+        if matches(name) and name[start] != "." and "/." not in name[start:]:
+            yield root + name
 
 
 def _below(folder: str, recursive: bool) -> Iterator[str]:

@@ -13,7 +13,8 @@ from dataio.engine.permutation import Permutation
 from dataio.engine.source import Pass, RowSource
 from dataio.engine.streams import WHOLE, Chunk, Stream, source_error
 from dataio.io.errors import ResponseTooLargeError
-from dataio.io.reader import BytesLike, Reader
+from dataio.io.ranges import MemoryRanges, Window
+from dataio.io.reader import BytesLike, Reader, reader
 from dataio.io.resolve import read_source
 from dataio.io.tar_stream import BLOCK, TarError, TarHeader, TarWalk
 from dataio.io.uri import local_path, parse_uri
@@ -23,6 +24,7 @@ from .shards import Shard
 
 if TYPE_CHECKING:
     from dataio.engine.shuffle import Order
+    from dataio.engine.source import RangeReader
 
 CARRIED_BYTES = 64 << 20
 """Content of a sample up to which its bytes come with the record; what is beyond is read when it is asked for."""
@@ -103,16 +105,34 @@ class TarReader(Reader):
         """
         if self._data is not None:
             return self._data
-        if self.size > self._limit:
-            raise ResponseTooLargeError(
-                f"{self.uri} has {self.size:,} bytes and max_output_bytes is {self._limit:,}"
-            )
+        self._check()
         if not self.size:
             return b""
         if self._packed:
             return self._unpacked()
         found: BytesLike = read_source(self.place())
         return found
+
+    def _check(self) -> None:
+        if self.size > self._limit:
+            raise ResponseTooLargeError(
+                f"{self.uri} has {self.size:,} bytes and max_output_bytes is {self._limit:,}"
+            )
+    def open_ranges(self, *, remembered: bool = False) -> RangeReader:
+        """The content in parts."""
+        if self._data is not None or self._packed or not self.size:
+            return MemoryRanges(self.read_all())
+        self._check()
+        return Window(reader(self.shard).open_ranges(remembered=remembered), self.offset, self.size)
+
+    def capabilities(self) -> dict[str, Any]:
+        """Parts are read by themselves, except in compressed shards."""
+        native = self._data is not None or not self._packed
+        found = {"ranges": "native" if native else "fallback", "size": "known", "metadata": False}
+        return {**found, "concurrent_ranges": native, "streaming": False}
+
+    def _source(self) -> str:
+        return "tar"
 
     def _unpacked(self) -> bytes:
         """The content out of a compressed tar, which is decoded up to there."""
