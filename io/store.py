@@ -2,7 +2,7 @@
 
 A store serves one bucket (or host, repository, file system) with the credentials that are configured when it is made. Its
 keys are opaque strings. Every method may be called from any thread; one that has to wait blocks its thread, so callers that
-want many requests in flight use many threads (`io.pool`).
+want many requests in flight use many threads (`io.parallel`).
 
 Every method raises the errors of `io.errors`, with the URI; none returns "missing" for what is forbidden.
 """
@@ -21,7 +21,7 @@ from ..engine.errors import did_you_mean
 from ..engine.forks import new_lock_in_child
 from .errors import UnsupportedError, UnsupportedSchemeError
 from .secrets import masked
-from .settings import CACHE_DIR
+from .settings import CACHE_DIR, CLIENT_CACHE
 from .uri import Uri, parse_uri
 
 BytesLike: TypeAlias = bytes | bytearray | memoryview
@@ -246,8 +246,6 @@ class _Stores:
 
 
 _stores = _Stores()
-_CLIENTS = 256
-"""Stores kept open; the one opened first goes when there are more."""
 
 
 def register_store(scheme: str, factory: StoreFactory) -> None:
@@ -308,7 +306,7 @@ def open_store(uri: Uri | Any, *, bucket_alone: bool = False, cache: Any = None)
         made = _made(parsed, cache)
         with _stores.lock:
             store = _stores.open.setdefault(at, made)
-            while len(_stores.open) > _CLIENTS:
+            while len(_stores.open) > CLIENT_CACHE.get():  # the one opened first goes
                 _stores.open.pop(next(iter(_stores.open)))
     return store, parsed.key
 
@@ -348,6 +346,11 @@ def _factory(scheme: str) -> StoreFactory:
     if fsspec_knows(scheme):
         return FsspecStore.of
     raise UnsupportedSchemeError(f"unknown scheme {scheme}://{did_you_mean(scheme, known_schemes())}; known: " + ", ".join(known_schemes()))
+
+
+def check_scheme(scheme: str) -> None:
+    """Raise UnsupportedSchemeError for a scheme that nobody serves; nothing is opened."""
+    _factory(scheme)
 
 
 def known_schemes() -> list[str]:

@@ -49,7 +49,7 @@ def fsspec_schemes() -> list[str]:
     """The schemes that fsspec knows, with their packages installed or not, sorted."""
     import fsspec
 
-    return sorted(set(fsspec.available_protocols()) - _WRAPPERS)
+    return sorted({*fsspec.available_protocols(), *fsspec.registry} - _WRAPPERS)  # declared, and registered by their class
 
 
 def fsspec_knows(scheme: str) -> bool:
