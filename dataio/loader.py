@@ -32,6 +32,7 @@ from .engine.stats import RunStats, op_stats
 from .engine.trace import Recorder
 from .engine.units import steps_of
 from .failures import FailureHandling
+from .io.config import carry_config
 from .io.ranges import close_files, open_ranges
 from .io.remote import is_remote
 from .io.resolve import read_source
@@ -145,7 +146,7 @@ class DataLoader:
         if self._program is None:
             slots = next(n for n in walk(self._optimised.plan) if isinstance(n, Slots))
             chains = tuple(compile_chain(c) for c in slots.chains)
-            self._program = Program(chains, read_source, process_setups(), open_ranges)
+            self._program = Program(chains, read_source, process_setups(), open_ranges, (carry_config,))
         return self._program, self._optimised.plan
 
     def __len__(self) -> int:

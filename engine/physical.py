@@ -7,7 +7,7 @@ others) and proves what it can about layouts, dtypes and shapes. `engine.work` r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from .calls import OpCall, bodies, draws, is_body, references
@@ -210,6 +210,12 @@ class Program:
     reader: Reader
     process_setups: tuple[Callable[[], None], ...] = ()
     opener: Opener | None = None
+    carriers: tuple[Callable[[], Callable[[], None]], ...] = ()
+    """Called when the program is sent to processes: each gives a setup that brings a state of this process there."""
+
+    def for_processes(self) -> Program:
+        """This program with the state of this process as it is now; its pickle may hold secrets."""
+        return replace(self, process_setups=(*(carry() for carry in self.carriers), *self.process_setups), carriers=())
 
     @property
     def setups(self) -> tuple[Callable[[], None], ...]:

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any, NoReturn
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from ..engine.errors import did_you_mean
 from ..engine.forks import new_lock_in_child
 from .errors import CredentialsError
-from .secrets import MASK, masked, remember
+from .secrets import MASK, masked, remember, remember_document, remember_name, remember_query
 from .settings import (
     OBJECT_MAX_ATTEMPTS,
     PUT_TIMEOUT,
@@ -104,6 +105,11 @@ class Transport:
     proxy: str | None = field(default=None, repr=False)
     ca_certificates: str | None = None
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.proxy is not None and "@" in self.proxy:
+            raise TypeError("a Transport whose proxy wants a password is not pickled: the pickle would hold it")
+        return Transport, tuple(getattr(self, option.name) for option in fields(self))
+
 
 class _Configuration:
     """What was configured in this process."""
@@ -183,16 +189,32 @@ def configure_credentials(
         raise ValueError(f"credential method {method!r} needs {' and '.join(missing)}")
     if method == "env_prefix":
         _check_prefix(values["prefix"])
-    remember(values.get(key) for key in SECRET_VALUES)
+    _hide(values)
     kept = {key: value for key, value in values.items() if key in (*needed, *optional)}
     with _configured.lock:
         _configured.credentials[name, bucket] = Credentials(name, method, MappingProxyType(kept))
     _forget(name)
 
 
+def _hide(values: Mapping[str, str]) -> None:
+    """No message shows the secrets among these from now on."""
+    remember_name(values.get("access_key_id"))
+    remember_document(values.get("credential_json"))
+    remember_query(values.get("sas_token"))
+    remember(values.get(key) for key in ("secret_access_key", "session_token", "token", "account_key"))
+
+
+def _hide_password(url: str | None) -> None:
+    password = None if url is None else urlsplit(url).password
+    remember([password, None if password is None else unquote(password)])
+
+
 def _check_prefix(prefix: str) -> None:
     for part in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY"):
-        if first_set(prefix + part, f"AWS_{part}") is None:
+        value = first_set(prefix + part, f"AWS_{part}")
+        if part == "SECRET_ACCESS_KEY":
+            remember([value])
+        if value is None:
             raise ValueError(f"credential method 'env_prefix' needs {prefix}{part} or AWS_{part} in the environment")
 
 
@@ -207,12 +229,20 @@ def configure_endpoint(scheme: str, url: str) -> None:
         ValueError: unknown scheme, or no such URL.
     """
     name = _known(scheme, ENDPOINTS[1:-1], "scheme")
-    parts = urlsplit(url) if isinstance(url, str) else None
-    if parts is None or parts.scheme not in ("http", "https") or not parts.netloc or parts.query or parts.fragment:
+    if not _is_endpoint(url):
         raise ValueError(f"an endpoint is a URL such as 'https://store.example.com', got {masked(repr(url))}")
+    _hide_password(url)
     with _configured.lock:
         _configured.endpoints[name] = url.rstrip("/")
     _forget(name)
+
+
+def _is_endpoint(url: Any) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and not (parts.query or parts.fragment)
+    except (AttributeError, TypeError, ValueError):  # no text; brackets that do not match; a port that is no number
+        return False
 
 
 def configure_transport(
@@ -267,7 +297,7 @@ def configure_transport(
     if proxy is not None:
         if urlsplit(proxy).scheme not in ("http", "https", "socks5"):
             raise ValueError(f"proxy must be a URL such as 'http://proxy.example.com:3128', got {masked(repr(proxy))}")
-        remember([urlsplit(proxy).password])
+        _hide_password(proxy)
         options["proxy"] = proxy
     if ca_certificates is not None:
         with open(ca_certificates, "rb"):  # a wrong path is told here, not by every request
@@ -390,8 +420,17 @@ def apply_config(config: Mapping[str, Any]) -> None:
         _configured.endpoints = dict(config["endpoints"])
         _configured.transports = {name: dict(options) for name, options in config["transports"].items()}
     for found in _configured.credentials.values():
-        remember(found.values.get(key) for key in SECRET_VALUES)
+        _hide(found.values)
+    for options in _configured.transports.values():
+        _hide_password(options.get("proxy"))
+    for url in _configured.endpoints.values():
+        _hide_password(url)
     _forget(None)
+
+
+def carry_config() -> Callable[[], None]:
+    """A function that configures another process like this one is now; its pickle holds secrets: for pipes alone."""
+    return partial(apply_config, export_config())
 
 
 def _forget(scheme: str | None) -> None:
@@ -405,7 +444,7 @@ def _forget(scheme: str | None) -> None:
 def _known(value: str, known: tuple[str, ...], what: str) -> str:
     name = value.lower() if isinstance(value, str) else value
     if name not in known:
-        raise ValueError(f"unknown {what} {value!r}{did_you_mean(str(value), known)}; known: {', '.join(known)}")
+        raise ValueError(f"unknown {what} {masked(repr(value))}{did_you_mean(str(value), known)}; known: {', '.join(known)}")
     return name
 
 

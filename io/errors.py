@@ -70,6 +70,9 @@ class RangeError(StoreError, ConnectionError, ValueError):
 class CredentialsError(DataioError, ConnectionError):
     """No credentials were found for a store, or those that were configured cannot be used with it."""
 
+    def __init__(self, text: str) -> None:
+        super().__init__(masked(text))
+
 
 class UriError(DataioError, ValueError):
     """A URI that names nothing: unknown scheme, no bucket, no key."""

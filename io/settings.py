@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..engine.settings import Setting, on_or_off, one_of, whole_number
-from .secrets import MASK, masked
+from .secrets import MASK, SECRET_NAMES, masked
 
 
 def _seconds(text: str) -> float:
@@ -70,23 +70,6 @@ class ProviderSetting(Setting[str]):
         return facts
 
 
-SECRET_NAMES = frozenset(
-    {
-        "AWS_ACCESS_KEY_ID",
-        "AWS_SECRET_ACCESS_KEY",
-        "AWS_SESSION_TOKEN",
-        "R2_ACCESS_KEY_ID",
-        "R2_SECRET_ACCESS_KEY",
-        "R2_SESSION_TOKEN",
-        "AZURE_STORAGE_ACCOUNT_KEY",
-        "AZURE_STORAGE_SAS_TOKEN",
-        "HF_TOKEN",
-        "HUGGING_FACE_HUB_TOKEN",
-    }
-)
-"""Variables whose values are secrets."""
-
-
 def _provider(kind: str, description: str, *names: str) -> list[Setting[Any]]:
     def text(value: str) -> str:
         return value
@@ -102,7 +85,7 @@ PROVIDER_SETTINGS: tuple[Setting[Any], ...] = (
     *_provider("aws", "profile of s3", "AWS_PROFILE"),
     *_provider("r2", "keys of r2; the AWS ones when unset", "R2_ACCESS_KEY_ID", "R2_SECRET_ACCESS_KEY", "R2_SESSION_TOKEN"),
     *_provider("r2", "endpoint of r2", "R2_ENDPOINT_URL"),
-    *_provider("azure", "account of az", "AZURE_STORAGE_ACCOUNT_NAME"),
+    *_provider("azure", "account of az; the first wins", "AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT"),
     *_provider("azure", "key or token of az, one of them", "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_SAS_TOKEN"),
     *_provider("gcs", "path of the credentials of gs", "GOOGLE_APPLICATION_CREDENTIALS"),
     *_provider("gcs", "endpoint of gs, for emulators", "STORAGE_EMULATOR_HOST"),

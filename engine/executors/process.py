@@ -86,7 +86,7 @@ class ProcessExecutor:
         self.kept = replace(program, chains=kept)
         sent = replace(program, chains=tuple(c for c in program.chains if c not in kept))
         self.unsent = frozenset(c.slot for c in kept) - {*sent.fields, SEED_FIELD}
-        self._program = cloudpickle.dumps(sent, protocol=5)
+        self._program = cloudpickle.dumps(sent.for_processes(), protocol=5)  # goes through a socket pair, never to a file
         self._server: ForkServer | None = None
         self._generation = 0
         self._links: list[_Link] = []
