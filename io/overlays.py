@@ -21,9 +21,9 @@ from .archives import (
 )
 from .codecs import decoded
 from .errors import ChangedError, RangeError, ReadError, ResponseTooLargeError
+from .file_objects import BUFFER, REMOTE_WINDOW, RangeFile, StreamFile
 from .ranges import MemoryRanges, Window
 from .reader import BytesLike, Reader, check_count, ranged_chunks, shown, sliced, stream_file
-from .file_objects import BUFFER, REMOTE_WINDOW, RangeFile, StreamFile
 from .tar_stream import StreamTape, TarError, TarWalk
 
 if TYPE_CHECKING:

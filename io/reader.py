@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from ..engine.errors import DataioError
 from .errors import CredentialsError, RangeError, ResponseTooLargeError, UnsupportedError
-from .ranges import MemoryRanges, Window, open_file, open_remote
 from .file_objects import BUFFER, REMOTE_WINDOW, RangeFile, StreamFile
+from .ranges import MemoryRanges, Window, open_file, open_remote
 from .secrets import masked, remember
 from .store import check_scheme, open_store
 from .uri import HTTP_SCHEMES, parse_uri
