@@ -190,7 +190,7 @@ class Stream:
 
     def _line(self) -> tuple[bytes, bool] | None:
         """The next line and whether its end was there; None at the end of the stream."""
-        parts, size = [], 0
+        parts, size = list[bytes](), 0
         while self._fill():
             found = _LINE_END.search(self._chunk, self._at)
             if found is not None:

@@ -160,7 +160,7 @@ class Answer:
     Attributes:
         status, reason: of the last hop.
         headers: by lower-case name.
-        hop: headers of the first redirect that was followed, empty when there was none.
+        hop: headers of the redirects that were followed, later ones over earlier; empty when there was none.
         url: that answered.
         remaining: bytes of the body that are to come, None when the server does not say.
     """
@@ -245,7 +245,8 @@ class Answer:
 
 def passing(error: Exception, uri: str) -> PassingError:
     """A lost connection or a silent server, which another attempt may not meet."""
-    if isinstance(error, (TimeoutError, urllib3.exceptions.TimeoutError)):
+    late = isinstance(error, (TimeoutError, urllib3.exceptions.TimeoutError))
+    if late and not isinstance(error, urllib3.exceptions.NewConnectionError):  # which urllib3 counts as late, refused or not
         found: StoreError = DeadlineError(f"the server did not answer in time ({masked(str(error))})", uri=uri)
     else:
         found = TransferError(f"the connection failed: {masked(str(error)) or type(error).__name__}", uri=uri)
@@ -295,7 +296,7 @@ class WebClient:
                     answer.finish()
                     raise TransferError("redirected from https to http, which would show its credentials or what they open", uri=uri, status=answer.status)
                 sent = {name: value for name, value in sent.items() if not _SECRET_HEADER.search(name)}
-            hop = hop or answer.headers
+            hop = {**hop, **answer.headers}
             answer.finish()
             url = then
         raise TransferError(f"more than {MAX_REDIRECTS} redirects", uri=uri)
