@@ -215,8 +215,8 @@ def _refused(status: int, headers: Any, data: bytes) -> Exception:
     from botocore.parsers import RestXMLParser
 
     answer = {"status_code": status, "headers": {name.lower(): value for name, value in headers.items()}, "body": data}
-    parsed = RestXMLParser().parse(answer, None)
-    return ClientError(parsed, "ListObjectsV2")
+    error: Exception = ClientError(RestXMLParser().parse(answer, None), "ListObjectsV2")
+    return error
 
 
 def _info(key: str, answer: dict[str, Any]) -> ObjectInfo:

@@ -118,6 +118,7 @@ class AzureClient(SdkClient):
 
     def page(self, prefix: str, delimited: bool, token: str | None) -> Page:
         begins = prefix or None
+        pages: Any
         if delimited:
             pages = self.container.walk_blobs(name_starts_with=begins, delimiter="/", results_per_page=PAGE).by_page(token)
         else:

@@ -88,9 +88,9 @@ class GoogleClient(SdkClient):
 
     def copy(self, key: str, to_bucket: str, to_key: str) -> None:
         source, target = self.bucket.blob(key), self.client.bucket(to_bucket).blob(to_key)
-        token, done, total = target.rewrite(source, **self.write)
+        token = target.rewrite(source, **self.write)[0]
         while token is not None:
-            token, done, total = target.rewrite(source, token=token, **self.write)
+            token = target.rewrite(source, token=token, **self.write)[0]
 
     def sign(self, key: str, expires: int, method: str) -> str:
         if self.access.found is None or not hasattr(self.access.found, "sign_bytes"):

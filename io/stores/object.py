@@ -7,6 +7,7 @@ listings, uploads in parts, copies. `io.retry` is the one policy of retries.
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -284,7 +285,7 @@ class ObjectStore(Store):
             meta, first = self._ask(key, request)
         except RangeError:
             return len(self._at_the_end(key, offset, if_match))
-        size = min(len(out), meta["size"] - offset)
+        size: int = min(len(out), meta["size"] - offset)
         out[: len(first)] = first
         self._fill(key, offset + len(first), out[len(first) : size], meta["e_tag"])
         return size
@@ -485,16 +486,11 @@ class ObjectStore(Store):
 
     def delete_many(self, keys: Iterable[str]) -> None:
         """See `Store.delete_many`: a thousand keys by one request on S3, one by one elsewhere."""
-        batch: list[str] = []
-        for key in keys:
-            batch.append(key)
-            if len(batch) == PAGE:
-                self._delete_batch(batch)
-                batch = []
-        if batch:
+        source = iter(keys)
+        while batch := tuple(itertools.islice(source, PAGE)):
             self._delete_batch(batch)
 
-    def _delete_batch(self, keys: list[str]) -> None:
+    def _delete_batch(self, keys: Sequence[str]) -> None:
         if self.access.sdk_installed:
             client = self.sdk("deleting")
             self._ask(keys[0] if len(keys) == 1 else "", lambda: client.delete_many(keys))

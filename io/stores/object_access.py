@@ -278,9 +278,10 @@ class GoogleAccess(Access):
         try:
             if method == "gcs_credential_json":
                 info = json.loads(self.values["credential_json"])
-                found, _ = google.auth.load_credentials_from_dict(info, scopes=scopes)
+                found, _ = google.auth.load_credentials_from_dict(info, scopes=scopes)  # type: ignore[no-untyped-call]
             elif method == "gcs_credential_path":
-                found, _ = google.auth.load_credentials_from_file(os.path.expanduser(self.values["credential_path"]), scopes=scopes)
+                path = os.path.expanduser(self.values["credential_path"])
+                found, _ = google.auth.load_credentials_from_file(path, scopes=scopes)  # type: ignore[no-untyped-call]
             else:
                 if not _google_credentials_on_disk() and not _answers("metadata.google.internal", "GCE_METADATA_HOST"):
                     raise self.unset("GOOGLE_APPLICATION_CREDENTIALS")
