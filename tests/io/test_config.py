@@ -247,7 +247,8 @@ def test_worker_processes_read_with_the_credentials_of_the_loader(
         (batch,) = loader
         assert float(np.asarray(batch["x"][0])[0]) == 2.0
         workers = psutil.Process().children(recursive=True)
-        assert workers and not any(SECRET_ACCESS_KEY in value for worker in workers for value in worker.environ().values())
+        assert workers
+        assert not any(SECRET_ACCESS_KEY in value for worker in workers for value in worker.environ().values())
 
 
 def test_a_key_that_the_server_refuses_is_no_missing_object(s3_server: S3Server, s3_bucket: str) -> None:

@@ -158,7 +158,8 @@ def test_an_error_of_a_presigned_request_hides_its_signature(server: Misbehaving
     url = server.script("/signed", Reply(status=status, body=f"X-Amz-Signature={signature}".encode()))
     with pytest.raises(ConnectionError) as caught:
         dataio.read(f"{url}?X-Amz-Credential={signer}&X-Amz-Signature={signature}")
-    assert signature not in shown(caught.value) and signer not in shown(caught.value)
+    assert signature not in shown(caught.value)
+    assert signer not in shown(caught.value)
 
 
 def test_an_error_of_a_request_with_a_token_hides_it(server: MisbehavingServer) -> None:
@@ -172,7 +173,7 @@ def test_an_error_of_a_request_with_a_token_hides_it(server: MisbehavingServer) 
 def test_errors_of_an_object_store_hide_the_keys(s3_server: S3Server, s3_bucket: str) -> None:
     s3_server.deny(s3_bucket.removeprefix("s3://"), "denied/")
     for verb, key in [(dataio.read, "denied/x"), (dataio.read, "missing"), (dataio.head, "denied/x")]:
-        with pytest.raises(OSError) as caught:
+        with pytest.raises((PermissionError, FileNotFoundError)) as caught:
             verb(f"{s3_bucket}/{key}")
         assert not any(secret in shown(caught.value) for secret in (ACCESS_KEY_ID, SECRET_ACCESS_KEY))
 
@@ -183,7 +184,8 @@ def test_a_signed_address_that_fails_later_hides_its_signature(s3_bucket: str) -
     signature = url.partition("Signature=")[2].partition("&")[0]
     with pytest.raises(ConnectionError) as caught:
         dataio.read(url)
-    assert signature and signature not in shown(caught.value)
+    assert signature
+    assert signature not in shown(caught.value)
 
 
 def test_a_broken_key_file_is_reported_without_its_text() -> None:
