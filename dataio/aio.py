@@ -1,18 +1,35 @@
-"""`async with loader.aiter() as batches`: a pass over the data that never keeps the event loop waiting."""
+"""For asyncio, without ever keeping the event loop waiting: `async with loader.aiter()`, and every verb on bytes.
+
+`await dataio.aio.read(uri)` is `dataio.read(uri)`: the verbs here have the names, arguments and errors of those of the package.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import threading
+import time
 import weakref
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from concurrent.futures import Future
+from itertools import islice
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeAlias, TypeVar
+
+from .engine.executors.requests import RequestThreads
+from .engine.forks import in_child
+from .io import transfer, verbs
+from .io.parallel import stopped_by
+from .io.stream import Event, Stream
+from .io.stream import stream as open_stream
 
 if TYPE_CHECKING:
     from .engine.batch import FinishedBatch
     from .loader import DataLoader, LoaderIterator
 
+P = ParamSpec("P")
+T = TypeVar("T")
 Taken: TypeAlias = "tuple[tuple[FinishedBatch, Any] | None, BaseException | None]"
 """What `LoaderIterator.take` gave, or what it raised."""
 
@@ -149,3 +166,185 @@ class _Waiter:
 def _settle(future: asyncio.Future[Taken], taken: Taken) -> None:
     if not future.done():
         future.set_result(taken)
+
+
+# -------------------------------------------------------------------- verbs
+
+
+class _Threads:
+    """The process-wide threads of `engine.executors.requests`, in use as long as some request is under way."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+        self._share: RequestThreads | None = None
+        in_child(self, _Threads._renew)
+
+    @staticmethod
+    def _renew(threads: _Threads) -> None:
+        threads._lock, threads._users, threads._share = threading.Lock(), 0, None
+
+    def submit(self, request: Callable[[], None]) -> None:
+        """Call `request()` in a thread, without waiting."""
+
+        def run() -> None:
+            try:
+                request()
+            finally:
+                self._end()
+
+        with self._lock:
+            self._users += 1
+            if self._share is None:
+                self._share = RequestThreads()
+            self._share.submit(run)
+
+    def _end(self) -> None:
+        with self._lock:
+            self._users -= 1
+            if self._users == 0 and self._share is not None:
+                share, self._share = self._share, None
+                share.close(time.monotonic())  # nothing to wait for: this was the last request
+
+
+_threads = _Threads()
+
+
+async def _in_thread(work: Callable[..., T], *arguments: Any, **options: Any) -> T:
+    """What `work` gives, called in a thread. A task that is cancelled goes on at once, and tells `work` to stop."""
+    stop = threading.Event()
+    future: Future[T] = Future()
+
+    def request() -> None:
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            future.set_result(stopped_by(stop, lambda: work(*arguments, **options)))
+        except BaseException as error:
+            future.set_exception(error)
+
+    _threads.submit(request)
+    try:
+        return await asyncio.wrap_future(future)
+    except asyncio.CancelledError:
+        stop.set()
+        raise
+
+
+def _twin(verb: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:
+    """The verb for asyncio: the same arguments, result and errors; it waits in a thread, never in the event loop.
+
+    A task that is cancelled goes on at once. One request that was begun ends by itself, unseen; `copy` and `sync` begin
+    nothing more and drop what is half written. At most DATAIO_IO_WORKERS x 8 wait at once, the others queue.
+    """
+
+    @functools.wraps(verb)
+    async def twin(*args: P.args, **kwargs: P.kwargs) -> T:
+        return await _in_thread(verb, *args, **kwargs)
+
+    return twin
+
+
+copy = _twin(transfer.copy)
+delete = _twin(verbs.delete)
+exists = _twin(verbs.exists)
+fetch = read = _twin(verbs.read)
+fetch_into = _twin(verbs.fetch_into)
+glob = _twin(verbs.glob)
+head = _twin(verbs.head)
+ls = _twin(verbs.ls)
+lsd = _twin(verbs.lsd)
+sign = _twin(verbs.sign)
+sync = _twin(transfer.sync)
+write = _twin(verbs.write)
+
+
+class AsyncStream:
+    """The bytes of one object, read once, front to back: an async context manager and an async iterator of chunks.
+
+    All methods go on where the last one stopped, as those of `dataio.Stream`. Without `async with` it is opened by the first
+    of them, and closed at the end of the bytes.
+    """
+
+    def __init__(self, open_stream: Callable[[], Stream]) -> None:
+        self._open = open_stream
+        self._stream: Stream | None = None
+        self._lock = threading.Lock()  # a read that was cancelled may still be under way in its thread
+        self._closed = False
+
+    async def __aenter__(self) -> Self:
+        """Open it; raises what `dataio.stream` does."""
+        await _in_thread(self._opened)
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Stop reading and give the connection back; more than once is fine."""
+        self._closed = True
+        if self._lock.locked():
+            _threads.submit(self._close)  # the read ends by itself or by its timeout, and nobody waits for it
+        else:
+            await _in_thread(self._close)
+
+    def _close(self) -> None:
+        with self._lock:
+            if self._stream is not None:
+                self._stream.close()
+
+    def _opened(self) -> Stream:
+        with self._lock:
+            if self._closed:
+                raise ValueError("the stream is closed")
+            if self._stream is None:
+                self._stream = self._open()
+            return self._stream
+
+    @property
+    def info(self) -> Stream:
+        """The opened `dataio.Stream`, for its status, headers, etag and so on.
+
+        Raises:
+            RuntimeError: it is not open yet.
+        """
+        if self._stream is None:
+            raise RuntimeError("the stream is not open yet: use `async with`")
+        return self._stream
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self.iter_bytes()
+
+    async def read_all(self) -> bytes:
+        """All bytes that were not read yet."""
+        stream = await _in_thread(self._opened)
+        return await _in_thread(self._step, stream.read_all)
+
+    def iter_bytes(self, chunk_size: int = 65536) -> AsyncIterator[bytes]:
+        """As `Stream.iter_bytes`."""
+        return self._items(lambda stream: stream.iter_bytes(chunk_size))
+
+    def iter_lines(self) -> AsyncIterator[str]:
+        """As `Stream.iter_lines`."""
+        return self._items(Stream.iter_lines)
+
+    def iter_events(self) -> AsyncIterator[Event]:
+        """As `Stream.iter_events`."""
+        return self._items(Stream.iter_events)
+
+    async def _items(self, begin: Callable[[Stream], Iterator[T]]) -> AsyncIterator[T]:
+        items = begin(await _in_thread(self._opened))
+        while (batch := await _in_thread(self._step, lambda: list(islice(items, 1)))) and not self._closed:
+            yield batch[0]
+
+    def _step(self, read: Callable[[], T]) -> T:
+        with self._lock:
+            return read()
+
+
+def stream(uri: str, **options: Any) -> AsyncStream:
+    """`async with dataio.aio.stream(uri) as chunks: async for chunk in chunks`, or `async for chunk in dataio.aio.stream(uri)`.
+
+    The arguments, and what reading raises, are those of `dataio.stream`.
+    """
+    return AsyncStream(lambda: open_stream(uri, **options))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from .secrets import masked
@@ -13,6 +15,28 @@ WORKERS = 16
 """Requests at once unless said otherwise."""
 Progress = bool | Callable[[int, int], Any]
 """Of a verb over many objects: True draws a bar on stderr; a function gets the objects done and, as far as known, of how many."""
+
+_stop: ContextVar[threading.Event | None] = ContextVar("dataio-stop", default=None)
+
+
+def stopped_by(stop: threading.Event, work: Callable[..., T], *arguments: Any) -> T:
+    """Call `work`; setting `stop` in another thread ends it at its next `check_stop`."""
+    before = _stop.set(stop)
+    try:
+        return work(*arguments)
+    finally:
+        _stop.reset(before)
+
+
+def check_stop() -> None:
+    """Called between the steps of long work.
+
+    Raises:
+        CancelledError: nobody waits for its end any more: Ctrl-C, or a task that was cancelled.
+    """
+    stop = _stop.get()
+    if stop is not None and stop.is_set():
+        raise CancelledError
 
 
 def for_each(
@@ -27,7 +51,8 @@ def for_each(
     """Call `work` with every item, `workers` at a time; how many there were.
 
     After the first error nothing new is begun; what was begun ends, and the error is raised with a note for each further one.
-    The items are taken as they are needed, so a listing may be walked while its first objects are worked on.
+    The items are taken as they are needed, so a listing may be walked while its first objects are worked on. After Ctrl-C
+    what was begun ends at its next `check_stop`. No thread is left when this returns.
 
     Raises:
         ValueError: `workers` below 1.
@@ -37,12 +62,13 @@ def for_each(
     many = workers or WORKERS
     report = _Report(progress, total, label)
     errors: list[BaseException] = []
-    source = iter(items)
+    stop = _stop.get() or threading.Event()
     pool = ThreadPoolExecutor(many, thread_name_prefix="dataio-transfer")
     running: set[Future[Any]] = set()
     try:
-        for item in source:
-            running.add(pool.submit(work, item))
+        for item in items:
+            check_stop()
+            running.add(pool.submit(stopped_by, stop, work, item))
             if len(running) < 2 * many:
                 continue
             done, running = wait(running, return_when=FIRST_COMPLETED)
@@ -53,6 +79,10 @@ def for_each(
             if report.ended(done, errors):
                 for future in running:
                     future.cancel()
+    except BaseException as error:
+        if isinstance(error, CancelledError) or not isinstance(error, Exception):
+            stop.set()
+        raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
         report.close()

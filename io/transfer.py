@@ -5,18 +5,23 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from .errors import UriError
-from .parallel import Progress, for_each
-from .store import ObjectInfo, Store, open_store
-from .uri import parse_uri
+from .parallel import WORKERS, Progress, check_stop, for_each
+from .store import Body, ObjectInfo, Store, open_store
+from .uri import Uri, parse_uri
 from .verbs import UriLike, entries, missing, uri_of
 
 WHOLE_BELOW = 1 << 23
 """Bytes up to which an object is copied by one read and one write, instead of as a stream."""
+_STREAMS = 4
+"""Larger objects that one verb copies at once: each holds a few parts in memory."""
+_DELETED_AT_ONCE = 1000
 STRATEGIES = ("size", "mtime", "checksum")
 _MD5 = re.compile(r"[0-9a-fA-F]{32}")
 
@@ -34,18 +39,21 @@ class Tree:
     root: str
 
     @classmethod
-    def of(cls, uri: UriLike) -> Tree:
-        parsed = parse_uri(uri, bucket_alone=True)
-        store, key = open_store(parsed)
-        if parsed.scheme == "file" and not key.endswith("/"):
-            key += "/"
+    def of(cls, uri: UriLike | Uri, *, cache: Any = None) -> Tree:
+        parsed = uri if isinstance(uri, Uri) else parse_uri(uri, bucket_alone=True)
+        store, key = open_store(parsed, cache=cache)
         return cls(store, key if not key or key.endswith("/") else f"{key}/")
 
-    def names(self) -> Iterator[tuple[str, ObjectInfo]]:
-        """What is in it: the part of each key behind the root."""
+    def names(self, to: Tree | None = None) -> Iterator[tuple[str, ObjectInfo]]:
+        """What is in it: the part of each key behind the root.
+
+        Args:
+            to: the tree that it is to be copied to. Empty objects that stand for folders are left out of local ones.
+        """
         for info in self.store.list(self.root):
             name = info.key[len(self.root) :]
-            if name and not info.is_prefix:
+            marks_folder = name.endswith("/") and info.size == 0 and to is not None and to.store.scheme == "file"
+            if name and not info.is_prefix and not marks_folder:
                 yield name, info
 
     def key(self, name: str) -> str:
@@ -54,10 +62,10 @@ class Tree:
         Raises:
             UriError: a local tree, and a name that would leave it or cannot be a file's.
         """
-        if self.store.scheme == "file":
-            parts = name.split("/")
-            if name.startswith("/") or "\0" in name or any(part in ("", ".", "..") for part in parts) or (os.sep != "/" and os.sep in name):
-                raise UriError(f"the key {name!r} cannot be a file below {self.root!r}: it has an empty part, '.' or '..'")
+        if self.store.scheme == "file" and (
+            "\0" in name or (os.sep != "/" and os.sep in name) or not {"", ".", ".."}.isdisjoint(name.split("/"))
+        ):
+            raise UriError(f"the key {name!r} cannot be a file below {self.root!r}: it has an empty part, '.' or '..'")
         return self.root + name
 
     def __str__(self) -> str:
@@ -86,30 +94,28 @@ def copy(
         PermissionError, ConnectionError, TimeoutError, OSError: the first error; the copies under way end, no new ones begin.
     """
     source = parse_uri(src, bucket_alone=True)
-    store, key = open_store(source)
-    local = source.scheme == "file"
-    folder = os.path.isdir(key) if local else not key or key.endswith("/")
+    store, key = open_store(source, cache=False)  # what is copied is what is there now
+    local, copier = source.scheme == "file", _Copier()
     if not recursive:
-        if folder and (local or not key or not store.exists(key)):
+        folder = os.path.isdir(key) if local else not key or (key.endswith("/") and not _is_object(store, key))
+        if folder:
             raise IsADirectoryError(f"{source} is a folder: copy it with recursive=True")
-        to, to_key = _target(dst, _name(key))
-        copy_object(store, key, to, to_key)
+        copier.copy(store, key, *_target(dst, _name(key)))
         return
-    single = os.path.isfile(key) if local else bool(key) and not folder and store.exists(key)
-    if single:
+    if key and not (not local and key.endswith("/")) and _is_object(store, key):
         into = Tree.of(dst)
-        copy_object(store, key, into.store, into.key(_name(key)))
+        copier.copy(store, key, into.store, into.key(_name(key)))
         return
-    tree, into = Tree.of(src), Tree.of(dst)
-    _check_apart(tree, into)
     if local and not os.path.isdir(key):
         raise missing(source)
+    tree, into = Tree.of(source, cache=False), Tree.of(dst)
+    _check_apart(tree, into)
 
     def one(item: tuple[str, ObjectInfo]) -> None:
         name, info = item
-        copy_object(store, info.key, into.store, into.key(name), info)
+        copier.copy(store, info.key, into.store, into.key(name))
 
-    if not for_each(one, tree.names(), workers=workers, progress=progress, label="copy") and not local:
+    if not for_each(one, tree.names(into), workers=workers, progress=progress, label="copy") and not local:
         raise missing(source)
 
 
@@ -126,10 +132,11 @@ def sync(
     """Make the tree `dst` hold what the tree `src` holds, copying only what differs.
 
     Args:
-        strategy: what counts as different beside what is missing. "size": another size, or another MD5 where both stores
-            give one as the ETag; "mtime": that, or the source changed after the copy was made; "checksum": that, or another
-            MD5, for which files without such an ETag are read.
-        delete: also remove what `src` lacks.
+        strategy: what counts as different beside what is missing. "size": another size, or another ETag where both are the
+            MD5 of what was written (S3 and R2, not written in parts and not under a KMS key); "mtime": that, or the source
+            changed after the copy was made, by the clocks of the two stores, whole seconds unless both are local;
+            "checksum": another size or MD5, for which what has no such ETag is read.
+        delete: also remove what `src` lacks, and the local folders that become empty by it.
         workers: objects at once, 16 unless said.
         dry_run: only say what would be done.
         progress: see `io.parallel.Progress`.
@@ -138,44 +145,76 @@ def sync(
         "copied" and "deleted", numbers of objects; a dry run adds "copy" and "delete", the URIs in `dst`.
 
     Raises:
-        FileNotFoundError: `src` is not there; nothing was removed.
+        FileNotFoundError, NotADirectoryError: `src` is not there, or nothing lies behind it; nothing was removed.
         ValueError: unknown strategy, one tree inside the other, a key that cannot be a local file.
-        PermissionError, ConnectionError, TimeoutError, OSError: the first error; nothing is removed after one.
+        PermissionError, ConnectionError, TimeoutError, OSError: the first error; nothing is removed after one. Before the
+            copies only what stands in their way is removed: a file where a folder must be, or the reverse.
     """
     if strategy not in STRATEGIES:
         raise ValueError(f"unknown strategy {strategy!r}; known: {', '.join(STRATEGIES)}")
-    source, target = Tree.of(src), Tree.of(dst)
+    source, target = Tree.of(src, cache=False), Tree.of(dst)
     _check_apart(source, target)
-    wanted = dict(source.names())
     local = source.store.scheme == "file"
     if local and not os.path.isdir(source.root):
-        raise missing(source)
+        if os.path.exists(source.root.removesuffix("/")):
+            raise NotADirectoryError(f"{src} is a file: sync takes a folder, copy takes files")
+        raise missing(src)
+    wanted = dict(source.names(target))
+    if not wanted and not local:
+        raise missing(src)  # a prefix without objects is not told from a misspelt one
     there = dict(target.names())
-    if not wanted and not local and (there or not delete):
-        raise missing(source)  # a prefix without objects is not told from a misspelt one
-    differ: list[tuple[str, ObjectInfo]] = []
+    for name in wanted:
+        target.key(name)  # one that cannot be is told before anything is done
+    both = [name for name in wanted if name in there]
+    differ = set(wanted) - set(both)
 
-    def compare(item: tuple[str, ObjectInfo]) -> None:
-        name, info = item
-        target.key(name)  # a name that cannot be is told before anything is done
-        if name not in there or _differs(source, info, target, there[name], strategy):
-            differ.append(item)
+    def compare(name: str) -> None:
+        if _differs(source, wanted[name], target, there[name], strategy):
+            differ.add(name)
 
-    for_each(compare, wanted.items(), workers=workers if strategy == "checksum" else 1)
-    differ.sort(key=lambda item: item[0])
+    if strategy == "checksum":
+        for_each(compare, both, workers=workers)
+    else:
+        for name in both:
+            compare(name)
     extra = sorted(set(there) - set(wanted)) if delete else []
-    told: dict[str, Any] = {"copied": len(differ), "deleted": len(extra)}
+    copied = sorted(differ)
+    told: dict[str, Any] = {"copied": len(copied), "deleted": len(extra)}
     if dry_run:
-        names = {"copy": [name for name, _ in differ], "delete": extra}
-        return told | {what: [_uri(target, target.key(name)) for name in found] for what, found in names.items()}
+        return told | {what: [_uri(target, name) for name in names] for what, names in (("copy", copied), ("delete", extra))}
+    copier = _Copier()
 
-    def one(item: tuple[str, ObjectInfo]) -> None:
-        name, info = item
-        copy_object(source.store, info.key, target.store, target.key(name), info)
+    def one(name: str) -> None:
+        copier.copy(source.store, wanted[name].key, target.store, target.key(name))
 
-    for_each(one, differ, workers=workers, progress=progress, total=len(differ), label="sync")
-    _delete(target.store, [there[name].key for name in extra], workers)
+    if target.store.scheme == "file":
+        in_the_way = set(_in_the_way(extra, copied))
+        _remove(target, sorted(in_the_way), workers)
+        extra = [name for name in extra if name not in in_the_way]
+    for_each(one, copied, workers=workers, progress=progress, total=len(copied), label="sync")
+    _remove(target, extra, workers)
     return told
+
+
+def _in_the_way(extra: Iterable[str], wanted: Iterable[str]) -> Iterator[str]:
+    """Files where folders must be, and files in folders where files must be."""
+    files = set(wanted)
+    folders = {folder for name in files for folder in _folders_of(name)}
+    return (name for name in extra if name in folders or not files.isdisjoint(_folders_of(name)))
+
+
+def _folders_of(name: str) -> list[str]:
+    """"a/b/c" lies in "a" and "a/b", the inner one last."""
+    return [name[:at] for at, character in enumerate(name) if character == "/"]
+
+
+def _remove(tree: Tree, names: list[str], workers: int | None) -> None:
+    """Remove files of a tree, and the folders that become empty by it."""
+    _delete(tree.store, [tree.root + name for name in names], workers)
+    if tree.store.scheme == "file":
+        for folder in sorted({folder for name in names for folder in _folders_of(name)}, key=len, reverse=True):
+            with suppress(OSError):  # not empty
+                os.rmdir(tree.root + folder)
 
 
 def delete_tree(uri: UriLike, *, workers: int | None = None) -> None:
@@ -193,46 +232,61 @@ def delete_tree(uri: UriLike, *, workers: int | None = None) -> None:
     _delete(store, (info.key for _, info in entries(parsed)), workers)
 
 
-def _delete(store: Store, keys: Any, workers: int | None) -> None:
-    """Remove objects, a thousand by one call where the store takes them so."""
-
-    def batches() -> Iterator[list[str]]:
-        batch: list[str] = []
-        for key in keys:
-            batch.append(key)
-            if len(batch) == 1000:
-                yield batch
-                batch = []
-        if batch:
-            yield batch
-
-    for_each(store.delete_many, list(batches()), workers=workers)
+def _delete(store: Store, keys: Iterable[str], workers: int | None) -> None:
+    """Remove objects, up to a thousand by one call, in case the store takes many by one request."""
+    found = list(keys)  # a listing may skip objects when others go meanwhile
+    many = min(_DELETED_AT_ONCE, -(-len(found) // (workers or WORKERS))) or 1
+    for_each(store.delete_many, [found[at : at + many] for at in range(0, len(found), many)], workers=workers)
 
 
 # -------------------------------------------------------------------- one object
 
 
-def copy_object(store: Store, key: str, to: Store, to_key: str, info: ObjectInfo | None = None) -> None:
-    """Copy one object; `info` is what a listing told of it."""
-    if store.scheme == to.scheme and store.name == to.name and _same(store, key, to_key):
-        return
-    if to.scheme == "file" and (folder := os.path.dirname(to_key)):
-        os.makedirs(folder, exist_ok=True)
-    if store.copies_to(to):
-        store.copy(key, to, to_key)
-        return
-    if info is not None and info.size is not None and info.size <= WHOLE_BELOW:
-        to.put(to_key, store.get(key))
-        return
-    with store.open(key) as body:
-        upload = to.upload(to_key, content_type=body.info.content_type)
-        try:
-            for chunk in body:
-                upload.write(chunk)
-            upload.complete()
-        except BaseException:
-            upload.abort()
-            raise
+class _Copier:
+    """Copies objects for one verb, in several threads."""
+
+    def __init__(self) -> None:
+        self._streams = threading.Semaphore(_STREAMS)
+
+    def copy(self, store: Store, key: str, to: Store, to_key: str) -> None:
+        """Copy one object; local folders are made."""
+        if store.scheme == to.scheme and store.name == to.name and _same(store, key, to_key):
+            store.head(key)  # there is nothing to do, if it is there
+            return
+        if to.scheme == "file" and (folder := os.path.dirname(to_key)):
+            os.makedirs(folder, exist_ok=True)
+        if store.copies_to(to):
+            store.copy(key, to, to_key)
+            return
+        with store.open(key) as body:
+            if body.info.size is not None and body.info.size <= WHOLE_BELOW:
+                to.put(to_key, b"".join(_steps(body)), content_type=body.info.content_type)
+                return
+            with self._streams:
+                upload = to.upload(to_key, content_type=body.info.content_type)
+                try:
+                    for chunk in _steps(body):
+                        upload.write(chunk)
+                    check_stop()
+                    upload.complete()
+                except BaseException:
+                    upload.abort()
+                    raise
+
+
+def _steps(body: Body) -> Iterator[Any]:
+    """The chunks, as long as somebody waits for them."""
+    for chunk in body:
+        check_stop()
+        yield chunk
+
+
+def _is_object(store: Store, key: str) -> bool:
+    """Whether there is a file or object, not a folder, of that name."""
+    try:
+        return not store.head(key).is_prefix
+    except (FileNotFoundError, NotADirectoryError):
+        return False
 
 
 def _same(store: Store, key: str, other: str) -> bool:
@@ -251,12 +305,12 @@ def _target(dst: UriLike, name: str) -> tuple[Store, str]:
     into = not parsed.key or parsed.key.endswith("/") or (parsed.scheme == "file" and os.path.isdir(parsed.key))
     if not into:
         return open_store(parsed)
-    tree = Tree.of(str(dst) if isinstance(dst, os.PathLike) else dst)
+    tree = Tree.of(parsed)
     return tree.store, tree.key(name)
 
 
-def _uri(tree: Tree, key: str) -> str:
-    return uri_of(tree.store, ObjectInfo(key, None))
+def _uri(tree: Tree, name: str) -> str:
+    return uri_of(tree.store, ObjectInfo(tree.root + name, None))
 
 
 def _check_apart(source: Tree, target: Tree) -> None:
@@ -275,8 +329,10 @@ def _differs(source: Tree, info: ObjectInfo, target: Tree, there: ObjectInfo, st
     digests = _digest_told(source.store, info), _digest_told(target.store, there)
     if None not in digests:
         return digests[0] != digests[1]
-    if strategy == "mtime":
-        return info.modified is not None and there.modified is not None and int(info.modified) > int(there.modified)
+    if strategy == "mtime" and info.modified is not None and there.modified is not None:
+        if source.store.scheme == target.store.scheme == "file":
+            return info.modified > there.modified
+        return int(info.modified) > int(there.modified)  # stores tell whole seconds
     if strategy == "checksum":
         return (digests[0] or _digest(source.store, info.key)) != (digests[1] or _digest(target.store, there.key))
     return False
@@ -292,6 +348,6 @@ def _digest_told(store: Store, info: ObjectInfo) -> str | None:
 def _digest(store: Store, key: str) -> str:
     digest = hashlib.md5(usedforsecurity=False)
     with store.open(key) as body:
-        for chunk in body:
+        for chunk in _steps(body):
             digest.update(chunk)
     return digest.hexdigest()

@@ -7,8 +7,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
 from .errors import ObjectNotFoundError, UnsupportedError
-from .globbing import fixed_part, has_wildcards, matcher
+from .globbing import fixed_part, folder_matcher, has_wildcards, matcher, within_one_folder
 from .store import BytesLike, ObjectInfo, Store, open_store
+from .stores.local import LocalStore
+from .stores.local_tree import walk
 from .stream import HeadInfo
 from .uri import HTTP_SCHEMES, Uri, parse_uri
 
@@ -62,22 +64,36 @@ def fetch_into(uri: UriLike, out: Any, *, offset: int = 0, cache: Any = None) ->
     """Fill a buffer with the bytes from `offset` on; large reads go in parallel ranges where that pays.
 
     Args:
-        out: writable and C-contiguous: a bytearray, memoryview, NumPy array or torch tensor on the CPU.
+        out: writable and contiguous: a bytearray, memoryview, NumPy array or torch tensor on the CPU.
         offset: of the first byte, in bytes.
 
     Returns:
         bytes written, fewer than `out` holds where the content ends before.
 
     Raises:
-        as `read` does; TypeError and BufferError: a buffer that cannot be written.
+        as `read` does; TypeError: no buffer, or a read-only one; ValueError: one that is not contiguous.
     """
-    if hasattr(out, "__array__") and not isinstance(out, (bytearray, memoryview)):
-        out = out.numpy() if hasattr(out, "numpy") else out  # a tensor shares its memory with its array
-    view = memoryview(out)
+    view, start = _writable(out), _count("offset", offset)
+    store, key = open_store(uri, cache=cache)
+    return store.get_into(key, start, view)
+
+
+def _writable(out: Any) -> memoryview:
+    """The bytes of a buffer."""
+    array = out.numpy() if hasattr(out, "numpy") else out  # a tensor on the CPU shares its memory with its array
+    if hasattr(array, "__array_interface__"):
+        if not array.flags.c_contiguous:
+            raise ValueError("fetch_into fills a buffer from front to back, and this array is not C-contiguous")
+        array = array.reshape(-1).view("u1")  # some types, such as datetime64, have no buffer of their own
+    try:
+        view = memoryview(array)
+    except TypeError:
+        raise TypeError(f"fetch_into wants a writable buffer, got {type(out).__name__}") from None
     if view.readonly:
         raise TypeError(f"fetch_into writes into its buffer, and this {type(out).__name__} is read-only")
-    store, key = open_store(uri, cache=cache)
-    return store.get_into(key, _count("offset", offset), view.cast("B"))
+    if not view.c_contiguous:
+        raise ValueError("fetch_into fills a buffer from front to back, and this one is not contiguous")
+    return view.cast("B")
 
 
 def write(
@@ -113,11 +129,9 @@ def write(
     parsed = parse_uri(uri)
     check_local_options(parsed, mkdir_parents=mkdir_parents, atomic=atomic)
     store, key = open_store(parsed)
-    if parsed.scheme == "file":
-        if mkdir_parents:
-            os.makedirs(os.path.dirname(key) or ".", exist_ok=True)
-        if not atomic:
-            return _write_in_place(key, data)
+    if isinstance(store, LocalStore):
+        store.put(key, data, atomic=atomic, mkdir_parents=mkdir_parents)
+        return None
     return store.put(key, data, content_type=content_type)
 
 
@@ -132,16 +146,12 @@ def check_local_options(uri: Uri, *, mkdir_parents: bool, atomic: bool) -> None:
         raise UnsupportedError(f"{option} is for local files; {uri.scheme}:// has no folders and always writes whole objects")
 
 
-def _write_in_place(path: str, data: BytesLike) -> None:
-    with open(path, "wb") as file:
-        file.write(data)
-
-
 def delete(uri: UriLike, *, recursive: bool = False, workers: int | None = None) -> None:
     """Remove a file or object; one that is not there is fine.
 
     Args:
-        recursive: everything below a folder or behind a prefix. Without it a folder is left as it is.
+        recursive: everything below a folder, or every object whose key begins with a prefix. That is a plain string:
+            `s3://b/run1` takes `run10/x` along, `s3://b/run1/` does not. Without it a folder is left as it is.
         workers: requests at once, 16 unless said.
 
     Raises:
@@ -153,7 +163,10 @@ def delete(uri: UriLike, *, recursive: bool = False, workers: int | None = None)
         delete_tree(uri, workers=workers)
         return
     store, key = open_store(uri)
-    store.delete(key)
+    try:
+        store.delete(key)
+    except IsADirectoryError:
+        pass
 
 
 # -------------------------------------------------------------------- facts
@@ -238,28 +251,26 @@ def lsd(uri: UriLike) -> list[str]:
 def glob(pattern: UriLike) -> list[str]:
     """The files, folders and objects that match a pattern, sorted.
 
-    `*` and `?` match within one name, hidden ones too, `**` any number of folders, `[...]` one character; `[[]` is a bracket
-    itself. The same rules hold for local paths (where folders match too) and for keys. Without wildcards: `pattern` itself,
-    if it exists.
+    `*` and `?` match within one name, hidden ones too, `**` as a name any number of folders, at the end all that lies below;
+    `[...]` is one character, so `[[]` is a bracket itself, and `glob.escape` of the standard library makes a name of any key.
+    The same rules hold for local paths, where folders match too, and for keys. Without wildcards: `pattern` itself, if it
+    exists.
 
     Raises:
-        as `ls` does.
+        as `ls` does, also for a local folder that may hold matches and may not be read.
     """
     parsed = parse_uri(pattern, bucket_alone=True)
     store, key = open_store(parsed)
     if not has_wildcards(key):
         return [str(parsed)] if key and store.exists(key) else []
+    matches, fixed = matcher(key), fixed_part(key)
     if parsed.scheme == "file":
-        return _local_glob(key)
-    matches = matcher(key)
-    return sorted(uri_of(store, info) for info in store.list(fixed_part(key)) if matches(info.key))
-
-
-def _local_glob(pattern: str) -> list[str]:
-    import glob as standard
-
-    found = {path.rstrip("/") or path for path in standard.iglob(pattern, recursive=True, include_hidden=True)}
-    return sorted(found - {""})
+        begins = fixed.rpartition("/")[2]
+        found = walk(fixed[: len(fixed) - len(begins)], begins, False, folder_matcher(key))
+        names = (info.key if key.endswith("/") else info.key.rstrip("/") for info in found)
+        return sorted(name.rstrip("/") for name in names if matches(name))
+    listed = store.list(fixed, delimited=within_one_folder(key))
+    return sorted(uri_of(store, info) for info in listed if not info.is_prefix and matches(info.key))
 
 
 def entries(uri: UriLike | Uri) -> Iterator[tuple[Store, ObjectInfo]]:
@@ -276,7 +287,7 @@ def entries(uri: UriLike | Uri) -> Iterator[tuple[Store, ObjectInfo]]:
     else:
         try:
             yield store, store.head(key)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return
 
 

@@ -5,13 +5,18 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from ..store import ObjectInfo
 
 
-def walk(folder: str, begins: str, delimited: bool) -> Iterator[ObjectInfo]:
-    """The files of `folder` (which ends with "/" or is empty) whose names begin with `begins`, and of the folders below."""
+def walk(folder: str, begins: str, delimited: bool, enter: Callable[[str], bool] | None = None) -> Iterator[ObjectInfo]:
+    """The files of `folder` (which ends with "/" or is empty) whose names begin with `begins`, and of the folders below.
+
+    Args:
+        delimited: folders are given instead of what is in them.
+        enter: folders are given too, and walked only where this says so of their path, which ends with "/".
+    """
     # Folders under way: their paths, what is left of them (last first), and who they are, to notice a link to one above.
     above: list[tuple[str, list[tuple[str, os.DirEntry[str]]], tuple[int, int]]] = []
     try:
@@ -34,6 +39,10 @@ def walk(folder: str, begins: str, delimited: bool) -> Iterator[ObjectInfo]:
             elif delimited:
                 yield ObjectInfo(path, None, is_prefix=True)
             else:
+                if enter is not None:
+                    yield ObjectInfo(path, None, is_prefix=True)
+                    if not enter(path):
+                        continue
                 inner, here = _entries(path, "")
                 if all(here != other for _, _, other in above):
                     above.append((path, inner, here))
