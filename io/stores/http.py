@@ -188,12 +188,14 @@ class HttpStore(Store):
         buffer, have = io.BytesIO(), 0
         while have < size:
             room = min(size, max(FIRST_BUFFER, have * 16))
-            buffer.seek(room - 1)
-            buffer.write(b"\0")
-            with buffer.getbuffer() as view, view[have:room] as part:
+            larger = io.BytesIO()  # a view that an error's traceback holds would keep the old one from growing
+            larger.seek(room - 1)
+            larger.write(b"\0")
+            with larger.getbuffer() as view, buffer.getbuffer() as old, view[have:room] as part:
+                view[:have] = old
                 fill(download, part, self._piece(key, download, headers))
-            have = room
-        return buffer.getvalue()
+            buffer, have = larger, room
+        return buffer.getvalue()  # not a copy: the bytes that were filled
 
     def _piece(self, key: str, begun: Download, headers: Mapping[str, str] | None) -> Callable[[int, memoryview], None] | None:
         """Fetches another part of the object that a download has begun; None when that cannot be held to its version."""
@@ -250,7 +252,13 @@ class HttpStore(Store):
         state = [with_retries(begin, self._transport)]
         info = state[0].info
 
+        restarts = 0
+
         def again(broken: PassingError) -> Download:
+            nonlocal restarts
+            restarts += 1
+            if restarts >= self._transport.attempts:
+                raise broken.error from broken.error.__cause__
             failures = [broken]
 
             def attempt() -> Download:
