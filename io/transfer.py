@@ -187,7 +187,7 @@ def sync(
     def one(name: str) -> None:
         copier.copy(source.store, wanted[name].key, target.store, target.key(name))
 
-    if target.store.scheme == "file":
+    if target.store.scheme not in BUCKET_SCHEMES:  # where a name may be a file and a folder
         in_the_way = set(_in_the_way(extra, copied))
         _remove(target, sorted(in_the_way), workers)
         extra = [name for name in extra if name not in in_the_way]
