@@ -275,7 +275,7 @@ def zip_index(identity: Hashable | None, file: io.BufferedIOBase, archive: str) 
 
 def _listed(file: io.BufferedIOBase, archive: str) -> ZipIndex:
     try:
-        with zipfile.ZipFile(_Directory(file, archive)) as found:  # type: ignore[arg-type]
+        with zipfile.ZipFile(_Directory(file, archive)) as found:
             infos, directory = found.infolist(), found.start_dir
     except (zipfile.BadZipFile, NotImplementedError, ValueError, EOFError) as error:
         if isinstance(error, ArchiveError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Generator, Hashable, Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -118,7 +118,7 @@ class DecodedReader(Overlay):
         super().__init__(inner, max_output_bytes)
         self.codec = codec
 
-    def chunks(self) -> Iterator[BytesLike]:
+    def chunks(self) -> Generator[BytesLike, None, None]:
         with closing(self.inner.chunks()) as packed:
             yield from decoded(packed, self.codec, self._name(), self.max_output_bytes)
 
@@ -206,7 +206,7 @@ class TarEntryReader(EntryReader):
 
         return self._current(read)
 
-    def chunks(self) -> Iterator[BytesLike]:
+    def chunks(self) -> Generator[BytesLike, None, None]:
         if self.native:
             with closing(self.open_ranges()) as ranges:
                 yield from ranged_chunks(ranges)
@@ -330,7 +330,7 @@ class ZipEntryReader(EntryReader):
         out[: len(data)] = data
         return len(data)
 
-    def chunks(self) -> Iterator[BytesLike]:
+    def chunks(self) -> Generator[BytesLike, None, None]:
         with closing(self._archive()) as archive:
             yield from self._content(archive)
 

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import io
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..engine.errors import DataioError
+from .cache import as_cache
 from .errors import CredentialsError, RangeError, ResponseTooLargeError, UnsupportedError
 from .file_objects import BUFFER, REMOTE_WINDOW, RangeFile, StreamFile
 from .ranges import MemoryRanges, Window, open_file, open_remote
 from .secrets import masked, remember
-from .store import check_scheme, open_store
+from .store import check_scheme, open_store, reading_through
 from .uri import HTTP_SCHEMES, parse_uri
 
 if TYPE_CHECKING:
@@ -193,7 +194,7 @@ class Reader(ABC):
         """
         return MemoryRanges(self.read_buffer())
 
-    def chunks(self) -> Iterator[BytesLike]:
+    def chunks(self) -> Generator[BytesLike, None, None]:
         """The content from the front, in bounded pieces where it can be had so; a generator, to be closed when left early."""
         yield self.read_buffer()
 
@@ -250,10 +251,10 @@ class UriReader(Reader):
     Attributes:
         uri: as it was given.
         offset, size: of the window in bytes; None for the whole object.
-        max_response_bytes, headers: as `reader` says.
+        max_response_bytes, headers, cache: as `reader` says.
     """
 
-    __slots__ = ("headers", "max_response_bytes", "offset", "size", "uri")
+    __slots__ = ("cache", "headers", "max_response_bytes", "offset", "size", "uri")
 
     def __init__(
         self,
@@ -262,11 +263,13 @@ class UriReader(Reader):
         size: int | None = None,
         max_response_bytes: int | None = None,
         headers: Mapping[str, str] | None = None,
+        cache: Any = None,
     ) -> None:
         self.uri = uri
         self.offset, self.size = offset, size
         self.max_response_bytes = max_response_bytes
         self.headers = headers
+        self.cache = cache
 
     @property
     def remote(self) -> bool:
@@ -277,11 +280,11 @@ class UriReader(Reader):
         return bytes(self.read_buffer())
 
     def read_buffer(self) -> BytesLike:
-        store, key = open_store(self.uri)
+        store, key = open_store(self.uri, cache=self.cache)
         return store.get(key, self.offset or 0, self.size, headers=self._usable_headers(), limit=self.max_response_bytes)
 
-    def chunks(self) -> Iterator[BytesLike]:
-        store, key = open_store(self.uri)
+    def chunks(self) -> Generator[BytesLike, None, None]:
+        store, key = open_store(self.uri, cache=self.cache)
         limit = self.max_response_bytes
         with store.open(key, self.offset or 0, self.size, headers=self._usable_headers(), limit=limit) as body:
             yield from body
@@ -291,7 +294,8 @@ class UriReader(Reader):
         if parsed.scheme == "file":
             ranges = open_file(parsed.key)
         else:
-            ranges = open_remote(self.uri, headers=self._usable_headers(), whole_below=0, remembered=remembered)
+            with reading_through(self.cache):
+                ranges = open_remote(self.uri, headers=self._usable_headers(), whole_below=0, remembered=remembered)
         size = ranges.size
         if self.offset is not None and self.size is not None:
             begin = min(self.offset, size)
@@ -309,7 +313,7 @@ class UriReader(Reader):
         offset, length = self._within(start, length)
         if not length:
             return b""
-        store, key = open_store(self.uri)
+        store, key = open_store(self.uri, cache=self.cache)
         try:
             return store.get(key, offset, length, headers=self._usable_headers(), limit=self.max_response_bytes)
         except RangeError:
@@ -323,7 +327,7 @@ class UriReader(Reader):
         offset, length = self._within(start, len(out))
         if not length:
             return 0
-        store, key = open_store(self.uri)
+        store, key = open_store(self.uri, cache=self.cache)
         try:
             return store.get_into(key, offset, out[:length])
         except RangeError:
@@ -371,10 +375,10 @@ class UriReader(Reader):
         return hash((self.uri, self.offset, self.size))
 
     def _state(self) -> tuple[Any, ...]:
-        return self.uri, self.offset, self.size, self.max_response_bytes, self.headers
+        return self.uri, self.offset, self.size, self.max_response_bytes, self.headers, self.cache
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return UriReader, (*self._state()[:-1], _without_secrets(self.headers))
+        return UriReader, (*self._state()[:-2], _without_secrets(self.headers), self.cache)
 
     def __copy__(self) -> UriReader:
         return self  # a copy in this process keeps its headers
@@ -404,6 +408,7 @@ def reader(
     size: int | None = None,
     max_response_bytes: int | None = None,
     headers: Mapping[str, str] | None = None,
+    cache: Any = None,
 ) -> Reader:
     """A reader of what a URI names; nothing is opened before it is read.
 
@@ -413,6 +418,8 @@ def reader(
         max_response_bytes: bytes that one read may bring, and that what is read in parts (`open`, overlays) may have.
         headers: of each request; http and https only. They do not travel in pickles, except for harmless ones such as
             User-Agent, and show nowhere.
+        cache: a directory or a `dataio.Cache` that keeps remote objects that are read whole; None takes DATAIO_CACHE_DIR,
+            False none.
 
     Reading raises:
         FileNotFoundError, PermissionError, TimeoutError, ConnectionError, OSError: as the store says, with the URI.
@@ -434,7 +441,7 @@ def reader(
     check_scheme(parse_uri(uri).scheme)
     if headers is not None:
         headers = _checked_headers(uri, headers)
-    return UriReader(uri, offset, size, max_response_bytes, headers)
+    return UriReader(uri, offset, size, max_response_bytes, headers, None if cache is None else as_cache(cache) or False)
 
 
 def _checked_headers(uri: str, headers: Mapping[str, str]) -> dict[str, str]:
@@ -480,4 +487,4 @@ def sliced(chunks: Iterator[BytesLike], start: int, length: int) -> Iterator[mem
 def ranged_chunks(ranges: RangeReader) -> Iterator[BytesLike]:
     """All of what is read in parts, from the front."""
     for at in range(0, ranges.size, CHUNK):
-        yield cast(BytesLike, ranges.read(at, min(CHUNK, ranges.size - at)))
+        yield ranges.read(at, min(CHUNK, ranges.size - at))

@@ -180,6 +180,9 @@ class CallableReader(Reader):
             return value_bytes(self.call.fn(self.call.index), self.call.title)
         return slot_bytes(self.call.value_for(self.slot), self.slot, self.call.title)
 
+    def _source(self) -> str:
+        return self.call.title
+
     def __repr__(self) -> str:
         return f"Reader(source={self.call.title})"
 
@@ -194,6 +197,9 @@ class ItemReader(Reader):
 
     def read_all(self) -> BytesLike:
         return item_bytes(self.item, self.slot, self.title)
+
+    def _source(self) -> str:
+        return self.title
 
     def __repr__(self) -> str:
         return f"Reader(source={self.title})"
@@ -214,6 +220,13 @@ class IteratorReader(Reader):
                 raise RuntimeError(f"{self._title} is exhausted: it gave {self._taken} items") from None
             number, self._taken = self._taken, self._taken + 1
         return item_bytes(item, self._slot, f"{self._title}:{number}")
+
+    def capabilities(self) -> dict[str, Any]:
+        """Each read is another item: there are no parts."""
+        return {**super().capabilities(), "ranges": "unsupported"}
+
+    def _source(self) -> str:
+        return self._title
 
     def __repr__(self) -> str:
         return f"Reader(source={self._title})"
