@@ -14,7 +14,7 @@ from typing import Any
 from .errors import UriError
 from .parallel import WORKERS, Progress, check_stop, for_each
 from .store import Body, ObjectInfo, Store, open_store
-from .uri import Uri, parse_uri
+from .uri import BUCKET_SCHEMES, Uri, parse_uri
 from .verbs import UriLike, entries, missing, uri_of
 
 WHOLE_BELOW = 1 << 23
