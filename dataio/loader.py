@@ -32,6 +32,7 @@ from .engine.stats import RunStats, op_stats
 from .engine.trace import Recorder
 from .engine.units import steps_of
 from .failures import FailureHandling
+from .io.cache import ThroughCache
 from .io.config import carry_config
 from .io.ranges import close_files, open_ranges
 from .io.remote import is_remote
@@ -61,6 +62,7 @@ class DataLoader:
         failures: FailureHandling,
         pins: bool = False,
         max_bytes: int | None = None,
+        cache: Any = None,
     ) -> None:
         self._options = options
         self._make_executor = executor
@@ -74,6 +76,7 @@ class DataLoader:
         self._stats = RunStats()
         self._experience = Experience()
         self._ledger = Ledger(max_bytes)
+        self._read, self._open_ranges = (f if cache is None else ThroughCache(f, cache) for f in (read_source, open_ranges))
         self._position = Position()
         self._loaded = False
         self._hook: Callable[[dict[str, int]], Any] | None = None
@@ -113,7 +116,7 @@ class DataLoader:
             experience=self._experience,
             resume=self._position.resume(),
             ledger=self._ledger,
-            fetching=Fetching(is_remote, read_source, self._resources.requests, retries_here),
+            fetching=Fetching(is_remote, self._read, self._resources.requests, retries_here),
         )
         self._resources.graph = graph
         iterator = LoaderIterator(self, graph)
@@ -146,7 +149,7 @@ class DataLoader:
         if self._program is None:
             slots = next(n for n in walk(self._optimised.plan) if isinstance(n, Slots))
             chains = tuple(compile_chain(c) for c in slots.chains)
-            self._program = Program(chains, read_source, process_setups(), open_ranges, (carry_config,))
+            self._program = Program(chains, self._read, process_setups(), self._open_ranges, (carry_config,))
         return self._program, self._optimised.plan
 
     def __len__(self) -> int:

@@ -349,6 +349,7 @@ class BoundPipeline:
         max_failures: float | None = None,
         quarantine: str | os.PathLike[str] | None = None,
         max_bytes: int | str | None = None,
+        cache: Any = None,
         device: str | None = None,
         context: Any = None,
         workers: str | None = "auto",
@@ -379,6 +380,8 @@ class BoundPipeline:
                 number of the shard.
             max_bytes: bytes, or a str such as "4GiB", that the loader's records and batches may take together, those that the
                 training loop still holds included; a batch that would not fit waits, unless no other is in flight.
+            cache: a directory, or a `dataio.Cache`, that keeps the remote objects which the slots read, for the next pass, run
+                and rank of this machine; False keeps none. None: what DATAIO_CACHE_DIR says, as for sources that stream.
             device: where tensors go, for torch and jax. torch tensors are copied there one batch ahead of the
                 consumer, on a CUDA stream of the loader's own; a copy that fails is told when the slot is asked for.
             context: called with each record as bound; the results are `batch.context`.
@@ -411,6 +414,7 @@ class BoundPipeline:
             "max_failures": (max_failures, None),
             "quarantine": (quarantine, None),
             "max_bytes": (max_bytes, None),
+            "cache": (cache, None),
             "device": (device, None),
             "context": (context, None),
             "workers": (workers, "auto"),
@@ -472,6 +476,9 @@ class BoundPipeline:
 
     def max_bytes(self, value: int | str | None) -> BoundPipeline:
         return self.options(max_bytes=value)
+
+    def cache(self, value: Any) -> BoundPipeline:
+        return self.options(cache=value)
 
     def device(self, value: str) -> BoundPipeline:
         return self.options(device=value)
@@ -547,7 +554,7 @@ class BoundPipeline:
 
 _OPTIONS = (
     "concurrency", "pin_memory", "ragged", "on_failure", "order", "seed", "emit_empty_batches", "log_errors",
-    "max_failures", "quarantine", "max_bytes", "device",
+    "max_failures", "quarantine", "max_bytes", "cache", "device",
     "context", "workers", "worker_niceness", "worker_cpus", "shard", "steps",
 )  # fmt: skip
 

@@ -42,6 +42,7 @@ def make_loader(
     max_failures: Any,
     quarantine: Any,
     max_bytes: Any,
+    cache: Any,
     device: Any,
     context: Any,
     workers: Any,
@@ -93,6 +94,7 @@ def make_loader(
         failures=failures,
         pins=sender is not None and sender.pin,
         max_bytes=None if max_bytes is None else parse_bytes("max_bytes", max_bytes),
+        cache=cache,
     )
 
 

@@ -26,7 +26,7 @@ from .config import endpoint_for
 from .errors import UnsupportedError
 from .secrets import masked
 from .settings import CACHE_DIR, CACHE_MAX, CACHE_REVALIDATE, CACHE_VERIFY
-from .store import Body, BytesLike, ObjectInfo, Store, Upload
+from .store import Body, BytesLike, ObjectInfo, Store, Upload, reading_through
 
 _NOT_REMOTE = ("file", "memory", "local")
 _CHECKED = 1_000_000
@@ -96,14 +96,26 @@ def as_cache(value: Any) -> Cache | None:
         directory = CACHE_DIR.get()
         if not directory:
             return None
-        return Cache(directory, CACHE_MAX.get() * 10**6, CACHE_REVALIDATE.get(), CACHE_VERIFY.get())  # type: ignore[arg-type]
+        return Cache(directory, CACHE_MAX.get() * 10**6, CACHE_REVALIDATE.get(), CACHE_VERIFY.get())
     if value is False:
         return None
     if isinstance(value, Cache):
         return value
     if isinstance(value, (str, os.PathLike)):
-        return Cache(os.fsdecode(value), CACHE_MAX.get() * 10**6, CACHE_REVALIDATE.get(), CACHE_VERIFY.get())  # type: ignore[arg-type]
+        return Cache(os.fsdecode(value), CACHE_MAX.get() * 10**6, CACHE_REVALIDATE.get(), CACHE_VERIFY.get())
     raise TypeError(f"cache is a directory, a dataio.Cache, False or None, got {value!r}")
+
+
+class ThroughCache:
+    """A function of one value that reads, made to read through a cache; picklable as the function is."""
+
+    def __init__(self, read: Callable[[Any], Any], cache: Any) -> None:
+        self._read = read
+        self._cache = as_cache(cache) or False
+
+    def __call__(self, value: Any) -> Any:
+        with reading_through(self._cache):
+            return self._read(value)
 
 
 class _Folders:

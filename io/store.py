@@ -14,6 +14,8 @@ import re
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -282,8 +284,8 @@ def open_store(uri: Uri | Any, *, bucket_alone: bool = False, cache: Any = None)
     """The store that serves a URI, and the key there.
 
     Args:
-        cache: keeps whole objects of remote stores on this machine: a directory or a `dataio.Cache`; None takes
-            `DATAIO_CACHE_DIR` as it is when the bucket is first opened, False none.
+        cache: keeps whole objects of remote stores on this machine: a directory or a `dataio.Cache`; None takes that of
+            `reading_through` or else `DATAIO_CACHE_DIR` as it is when the bucket is first opened, False none.
 
     Raises:
         TypeError, UriError: as `parse_uri` does.
@@ -293,6 +295,8 @@ def open_store(uri: Uri | Any, *, bucket_alone: bool = False, cache: Any = None)
     """
     parsed = uri if isinstance(uri, Uri) else parse_uri(uri, bucket_alone=bucket_alone)
     at: tuple[Any, ...] = parsed.scheme, parsed.bucket
+    if cache is None:
+        cache = _reading_through.get()
     if cache is not None:
         from .cache import as_cache
 
@@ -303,7 +307,7 @@ def open_store(uri: Uri | Any, *, bucket_alone: bool = False, cache: Any = None)
         _stores.open.clear()
     store = _stores.open.get(at)
     if store is None:
-        made = _made(parsed, cache)
+        made = _made(parsed) if cache is None else _rewrapped(parsed, cache)
         with _stores.lock:
             store = _stores.open.setdefault(at, made)
             while len(_stores.open) > CLIENT_CACHE.get():  # the one opened first goes
@@ -311,14 +315,38 @@ def open_store(uri: Uri | Any, *, bucket_alone: bool = False, cache: Any = None)
     return store, parsed.key
 
 
-def _made(parsed: Uri, cache: Any) -> Store:
-    """A store of its own, or the one that is open in another wrapping."""
-    if cache is None and not CACHE_DIR.current:
-        return _factory(parsed.scheme)(parsed)
+_reading_through: ContextVar[Any] = ContextVar("dataio_reading_through", default=None)
+
+
+@contextmanager
+def reading_through(cache: Any) -> Iterator[None]:
+    """Let the calls of this thread that name no cache of their own use this one; None changes nothing."""
+    if cache is None:
+        yield
+        return
+    token = _reading_through.set(cache)
+    try:
+        yield
+    finally:
+        _reading_through.reset(token)
+
+
+def _made(parsed: Uri) -> Store:
+    made = _factory(parsed.scheme)(parsed)
+    if not CACHE_DIR.current:
+        return made
     from .cache import as_cache, cached
 
-    store = _factory(parsed.scheme)(parsed) if cache is None else open_store(parsed)[0]
-    return cached(store, as_cache(cache))
+    return cached(made, as_cache(None))
+
+
+def _rewrapped(parsed: Uri, cache: Any) -> Store:
+    """The store that is open already, in front of it another cache, or none where that is False."""
+    from .cache import cached
+
+    with _stores.lock:
+        found = _stores.open.get((parsed.scheme, parsed.bucket))
+    return cached(_factory(parsed.scheme)(parsed) if found is None else found, cache or None)
 
 
 def _factory(scheme: str) -> StoreFactory:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import pickle
 import random
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -27,6 +29,8 @@ from dataio.io.cache import CachedStore, as_cache, cached
 from dataio.io.cache_files import FOLDER
 from dataio.io.errors import ObjectNotFoundError, RangeError, ResponseTooLargeError
 from dataio.io.store import Body, BytesLike, ObjectInfo, Store, Upload, forget_stores, open_store
+
+from ..conftest import npy
 
 
 class Shop(Store):
@@ -597,3 +601,27 @@ def test_a_store_has_a_cache_where_one_is_asked_for(shop_scheme: Shop, monkeypat
     assert isinstance(open_store("shop://b/k")[0], CachedStore)
     assert open_store("shop://b/k", cache=False)[0] is shop_scheme
     assert not isinstance(open_store(str(tmp_path))[0], CachedStore)
+
+
+def test_readers_and_reads_take_a_cache(shop_scheme: Shop, tmp_path: Path) -> None:
+    assert dataio.read("shop://b/k", cache=tmp_path) == DATA
+    found = pickle.loads(pickle.dumps(dataio.reader("shop://b/k", cache=tmp_path)))
+    assert found.read_all() == DATA
+    assert found.read_range(5, 3) == DATA[5:8]
+    with found.open() as file:
+        file.seek(100)
+        assert file.read(4) == DATA[100:104]
+    assert shop_scheme.requests["GET b/k"] == 1
+    assert dataio.reader("shop://b/k", cache=False).read_all() == DATA
+    assert shop_scheme.requests["GET b/k"] == 2
+
+
+@pytest.mark.parametrize("workers", ["thread", "process"])
+def test_a_run_takes_a_cache(workers: str, shop_scheme: Shop, tmp_path: Path) -> None:
+    shop_scheme.objects = {f"b/{i}": npy(np.arange(6, dtype=np.int32)) for i in range(8)}
+    bound = dataio.pipeline(dataio.slot("x").decode_npy(), dataio.batch(4)).bind([f"shop://b/{i}" for i in range(8)])
+    with bound.run("numpy", workers=workers, cache=tmp_path) as loader:
+        for _ in range(3):
+            assert [batch["x"].shape for batch in loader] == [(4, 6), (4, 6)]
+    assert {what: count for what, count in shop_scheme.requests.items() if what.startswith("GET")} == {f"GET b/{i}": 1 for i in range(8)}
+    assert len(files(tmp_path)) == 8
