@@ -188,7 +188,7 @@ def _check_there(uri: str, force: bool) -> None:
 
 
 def _du(args: argparse.Namespace) -> None:
-    counted = []
+    counted: list[dict[str, Any]] = []
     for uri in _named(args.uris, args.literal):
         size = count = 0
         for _, info in _tree(uri):
