@@ -170,8 +170,6 @@ class TarEntryReader(EntryReader):
 
     def __init__(self, inner: Reader, entry: str | int, max_output_bytes: int) -> None:
         super().__init__(inner, max_output_bytes)
-        if not isinstance(entry, str):
-            check_count("index", entry)
         self.entry = entry
 
     def open_ranges(self, *, remembered: bool = False) -> RangeReader:
@@ -260,8 +258,6 @@ class ZipEntryReader(EntryReader):
 
     def __init__(self, inner: Reader, entry: str, max_output_bytes: int) -> None:
         super().__init__(inner, max_output_bytes)
-        if not isinstance(entry, str):
-            raise TypeError(f"the name of an entry is a str, got {type(entry).__name__}")
         self.entry = entry
 
     def _archive(self, remembered: bool = False) -> RangeReader:

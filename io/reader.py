@@ -90,12 +90,13 @@ class Reader(ABC):
         """
         from .overlays import TarEntryReader
 
-        return TarEntryReader(self, name, max_output_bytes)
+        return TarEntryReader(self, _checked_name(name), max_output_bytes)
 
     def tar_entry_at(self, index: int, *, max_output_bytes: int = MAX_OUTPUT) -> Reader:
         """The file out of a tar archive that has `index` others before it; otherwise as `tar_entry`."""
         from .overlays import TarEntryReader
 
+        check_count("index", index)
         return TarEntryReader(self, index, max_output_bytes)
 
     def zip_entry(self, name: str, *, max_output_bytes: int = MAX_OUTPUT) -> Reader:
@@ -115,7 +116,7 @@ class Reader(ABC):
         """
         from .overlays import ZipEntryReader
 
-        return ZipEntryReader(self, name, max_output_bytes)
+        return ZipEntryReader(self, _checked_name(name), max_output_bytes)
 
     # ------------------------------------------------------------------- parts
 
@@ -452,6 +453,12 @@ def _checked_headers(uri: str, headers: Mapping[str, str]) -> dict[str, str]:
         raise UnsupportedError(f"headers go with http:// and https:// only, not with {scheme}://")
     remember(value for name, value in headers.items() if name.lower() not in _HARMLESS)
     return dict(headers)
+
+
+def _checked_name(name: Any) -> str:
+    if not isinstance(name, str):
+        raise TypeError(f"the name of an entry is a str, got {type(name).__name__}")
+    return name
 
 
 def check_count(name: str, number: Any, least: int = 0) -> None:
