@@ -12,6 +12,8 @@ import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
+from typing import Any, TypeAlias
 
 from ..config import Transport, credentials_for, endpoint_for, transport_for
 from ..errors import AccessDeniedError, ObjectNotFoundError, StoreError, TransferError
@@ -27,6 +29,7 @@ from .web import Answer
 HUB = "https://huggingface.co"
 PAGE = 1 << 26
 """Largest page of a listing, in bytes."""
+Page: TypeAlias = list[dict[str, Any]]
 _TRUE = ("1", "on", "yes", "true")
 
 
@@ -117,33 +120,32 @@ class HubStore(HttpStore):
         recursive = "false" if delimited else "true"
         try:
             for entry in self._entries(folder, recursive):
-                path = str(entry["path"])
-                is_folder = entry["type"] == "directory"
+                path, is_folder = entry["path"], entry.get("type") == "directory"
                 if not path.startswith(prefix) or (is_folder and not delimited):
                     continue
                 if is_folder:
                     yield ObjectInfo(key=f"{path}/", size=None, is_prefix=True)
                     continue
-                lfs = entry.get("lfs") or {}
-                yield ObjectInfo(key=path, size=int(entry["size"]), etag=lfs.get("oid") or entry.get("oid"))
+                oid = (entry.get("lfs") or entry).get("oid")
+                yield ObjectInfo(key=path, size=entry.get("size"), etag=oid)
         except ObjectNotFoundError:
             if not folder:
                 raise
             next(self._entries("", "false"), None)  # a folder that is not there is empty; a repository is not found
 
-    def _entries(self, folder: str, recursive: str) -> Iterator[dict[str, object]]:
+    def _entries(self, folder: str, recursive: str) -> Iterator[dict[str, Any]]:
         uri = self.uri(folder)
         url: str | None = f"{self._tree}/{urllib.parse.quote(folder)}".rstrip("/") + f"?recursive={recursive}"
         while url is not None:
-            page, url = with_retries(lambda at=url: self._page(at, uri), self._transport)  # type: ignore[misc]
+            page, url = with_retries(partial(self._page, url, uri), self._transport)
             yield from page
 
-    def _page(self, url: str, uri: str) -> tuple[list[dict[str, object]], str | None]:
+    def _page(self, url: str, uri: str) -> tuple[Page, str | None]:
         answer = self._request("GET", url, self._own_headers(), uri)
         try:
             page = json.loads(answer.json_bytes(PAGE))
-            if not isinstance(page, list):
-                raise ValueError(f"a {type(page).__name__} instead of a list")
+            if not isinstance(page, list) or not all(isinstance(entry, dict) and isinstance(entry.get("path"), str) for entry in page):
+                raise ValueError("no list of entries with their paths")
         except ValueError as error:
             raise TransferError(f"the hub's listing cannot be read: {error}", uri=uri) from error
         finally:

@@ -56,7 +56,7 @@ Script = Callable[[Seen, int], Reply]
 
 
 class MisbehavingServer:
-    """Serves the scripts of `paths`; others are 404.
+    """Serves the scripts of `paths`, and those of `otherwise` (404).
 
     Attributes:
         url: of its root, without a slash at the end.
@@ -68,6 +68,7 @@ class MisbehavingServer:
         self.url = f"http://{self.host}"
         self.seen: list[Seen] = []
         self.paths: dict[str, Script] = {}
+        self.otherwise: Script = lambda seen, count: Reply(404, b"no such path")
         self.closing = threading.Event()
         self._counts: dict[str, int] = {}
         self._lock = threading.Lock()
@@ -89,10 +90,10 @@ class MisbehavingServer:
     def answer(self, seen: Seen) -> Reply:
         with self._lock:
             self.seen.append(seen)
-            script = self.paths.get(seen.target) or self.paths.get(seen.target.partition("?")[0])
+            script = self.paths.get(seen.target) or self.paths.get(seen.target.partition("?")[0]) or self.otherwise
             count = self._counts.get(seen.target, 0)
             self._counts[seen.target] = count + 1
-        return Reply(404, b"no such path") if script is None else script(seen, count)
+        return script(seen, count)
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
