@@ -26,6 +26,8 @@ _PLAIN_SEGMENTS = re.compile(r"(?!\.{1,2}(?:/|\Z))[^/\\\x00-\x1f\x7f]+(?:/(?!\.{
 def is_plain(key: str) -> bool:
     """Whether obstore names exactly this object by `key`: no empty, `.` or `..` segment, no control characters, no
     backslash (which its HTTP client takes for a slash on Azure)."""
+    if key.isprintable() and key[:1] not in "./" and key[-1] != "/" and not ("//" in key or "/." in key or "\\" in key):
+        return True  # nearly all keys, told in a tenth of the time
     return _PLAIN_SEGMENTS.fullmatch(key) is not None
 
 
