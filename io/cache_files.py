@@ -26,7 +26,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from ..engine.forks import in_child
@@ -80,8 +80,11 @@ class Footer:
 
     def pack(self) -> bytes:
         """The bytes behind the object's."""
-        text = json.dumps(asdict(self)).encode()
+        text = json.dumps({name: getattr(self, name) for name in _FIELDS}).encode()
         return text + _END.pack(len(text), _MARK)
+
+
+_FIELDS = tuple(field.name for field in fields(Footer))
 
 
 class Entry:

@@ -39,7 +39,7 @@ HEAVY = {
 LAYERS = {  # layer: the parts of the project it may import, as prefixes of module names
     "dataio": ("dataio",),
     "dataio.formats": ("dataio.formats", "dataio.io", "dataio.engine"),
-    "dataio.io": ("dataio.io", "dataio.engine.errors", "dataio.engine.source", "dataio.engine.forks"),
+    "dataio.io": ("dataio.io", "dataio.engine.errors", "dataio.engine.source", "dataio.engine.forks", "dataio.engine.settings"),
     "dataio.engine": ("dataio.engine",),
 }
 ENGINE_MAY_IMPORT = {"numpy", "pyarrow", "polars", "cloudpickle"}
