@@ -16,6 +16,7 @@ from typing import Any
 from ..errors import ReadError, ResponseTooLargeError, UriError
 from ..resolve import OPEN_ANY, fill
 from ..store import Body, BytesLike, ObjectInfo, Store, Upload, check_range
+from .leftovers import hold, sweep
 from .local_tree import walk
 
 CHUNK = 1 << 20
@@ -271,6 +272,7 @@ class LocalUpload(Upload):
 
     def __init__(self, path: str, *, mode: int = 0o666, atomic: bool = True) -> None:
         self._temporary: str | None = None
+        self._process = os.getpid()
         self.descriptor = -1
         self.path = os.path.realpath(path) if os.path.islink(path) else path
         before = _stat(self.path)
@@ -284,8 +286,10 @@ class LocalUpload(Upload):
             return
         with _naming(self.path):
             temporary = _beside(self.path)
+            sweep(os.path.dirname(self.path) or ".")
             self.descriptor = os.open(temporary, _OPEN_NEW, mode)
             self._temporary = temporary
+            hold(self.descriptor)
         if before is not None:
             with suppress(OSError):  # a file system without permissions
                 os.fchmod(self.descriptor, stat.S_IMODE(before.st_mode))
@@ -305,9 +309,9 @@ class LocalUpload(Upload):
                 self._close()
                 return
             os.fsync(self.descriptor)
-            self._close()
-            os.replace(self._temporary, self.path)
+            os.replace(self._temporary, self.path)  # before the lock is let go with the descriptor
             self._temporary = None
+            self._close()
         _sync_folder(os.path.dirname(self.path) or ".")
 
     def abort(self) -> None:
@@ -324,7 +328,8 @@ class LocalUpload(Upload):
             os.close(descriptor)
 
     def __del__(self) -> None:
-        self.abort()
+        if self._process == os.getpid():  # in a forked child the file is still the parent's
+            self.abort()
 
 
 # -------------------------------------------------------------------- reading
