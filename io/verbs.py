@@ -121,11 +121,12 @@ def write(
         PermissionError, TimeoutError, ConnectionError, OSError: as they say.
         NotImplementedError: a store that cannot be written; `mkdir_parents=True` or `atomic=False` elsewhere than on local files.
     """
-    if not isinstance(data, (bytes, bytearray, memoryview)):
+    if not isinstance(data, (bytes, bytearray)):
         try:
-            data = memoryview(data)
+            view = memoryview(data)
         except TypeError:
             raise TypeError(f"write takes bytes-like data, got {type(data).__name__}") from None
+        data = view.cast("B") if view.c_contiguous and view.nbytes else bytes(view)
     parsed = parse_uri(uri)
     check_local_options(parsed, mkdir_parents=mkdir_parents, atomic=atomic)
     store, key = open_store(parsed)
