@@ -315,6 +315,9 @@ class WriterFile(io.RawIOBase):
     def writable(self) -> bool:
         return True
 
+    def readinto(self, buffer: Any, /) -> int:
+        raise io.UnsupportedOperation("not readable")
+
     def tell(self) -> int:
         return self._position
 
