@@ -64,6 +64,9 @@ class FileUpload(Upload):
         file, self._file = self._file, None
         if file is None:
             return
+        if not self._held and not renames(self._fs) and _appears_on_close(file):
+            file.closed = True  # so that nothing closes it
+            return
         with suppress(Exception):
             file.close()
         with suppress(Exception):
@@ -77,23 +80,33 @@ def is_memory(fs: Any) -> bool:
     return getattr(fs, "protocol", None) == "memory"
 
 
-def is_archive(fs: Any) -> bool:
+def is_archive(kind: type) -> bool:
     from fsspec.archive import AbstractArchiveFileSystem
 
-    return isinstance(fs, AbstractArchiveFileSystem)
+    return issubclass(kind, AbstractArchiveFileSystem)
 
 
 def renames(fs: Any) -> bool:
     """Whether it moves a file by a request of its own, and has nothing better to make one appear whole."""
+    from fsspec.asyn import AsyncFileSystem
     from fsspec.spec import AbstractFileSystem
 
-    return type(fs).mv is not AbstractFileSystem.mv and not is_memory(fs)
+    # The asynchronous ones are object stores: their objects appear whole anyhow, and their mv reads patterns.
+    return type(fs).mv is not AbstractFileSystem.mv and not isinstance(fs, AsyncFileSystem) and not is_memory(fs)
 
 
 def holds_back(file: Any) -> bool:
+    """Whether a file that is closed waits for `commit` before it appears."""
     from fsspec.spec import AbstractBufferedFile
 
     return isinstance(file, AbstractBufferedFile) and type(file).commit is not AbstractBufferedFile.commit
+
+
+def _appears_on_close(file: Any) -> bool:
+    """Whether nothing is seen of a file before it is closed."""
+    from fsspec.spec import AbstractBufferedFile
+
+    return isinstance(file, AbstractBufferedFile)
 
 
 def forget(fs: Any) -> None:
@@ -101,15 +114,37 @@ def forget(fs: Any) -> None:
     fs.invalidate_cache()
 
 
-def find(fs: Any, path: str) -> dict[str, Any]:
+def find(fs: Any, path: str) -> list[dict[str, Any]]:
+    """The objects below a path.
+
+    Raises:
+        FileNotFoundError: there is no such folder; where there are none, an empty list may say so too.
+    """
     from fsspec.asyn import AsyncFileSystem
     from fsspec.spec import AbstractFileSystem
 
-    walks = type(fs).find is AbstractFileSystem.find
+    own = type(fs).find is not AbstractFileSystem.find
     if isinstance(fs, AsyncFileSystem):
-        walks = walks or type(fs)._find is AsyncFileSystem._find
-    # What walks the folders leaves out those that it may not read, unless told otherwise.
-    found: dict[str, Any] = fs.find(path, detail=True, **({"on_error": "raise"} if walks else {}))
+        own = type(fs)._find is not AsyncFileSystem._find
+    if own:  # one request for many folders
+        return list(fs.find(path, detail=True).values())
+    # fsspec's own walk leaves out the folders below that may not be read.
+    found: list[dict[str, Any]] = []
+    folders = [(path, True)]
+    while folders:
+        folder, first = folders.pop()
+        try:
+            entries = fs.ls(folder, detail=True)
+        except FileNotFoundError:
+            if first:
+                raise
+            continue  # removed meanwhile
+        for entry in entries:
+            name = str(entry["name"])
+            if entry.get("type") != "directory":
+                found.append(entry)
+            elif name.rstrip("/") != folder.rstrip("/"):  # some list a folder in itself
+                folders.append((name.rstrip("/"), False))
     return found
 
 
