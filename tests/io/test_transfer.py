@@ -1,276 +1,470 @@
-"""`copy` and `sync` of trees between stores: equal afterwards, nothing outside, bounded memory, nothing left after an error."""
+"""`copy` and `sync`: trees between stores, and what happens where they fail or are interrupted."""
 
 from __future__ import annotations
 
-import itertools
 import os
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
 import threading
-import tracemalloc
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import dataio
-from dataio.io.errors import ObjectNotFoundError, UriError
 from dataio.io.parallel import for_each
+from dataio.io.store import register_store
+from dataio.io.stores.local import LocalStore
+from dataio.io.transfer import WHOLE_BELOW
 
-from ..servers.s3 import S3Server
+from ..servers.azure import AzureServer
+from ..servers.s3 import ACCESS_KEY_ID, SECRET_ACCESS_KEY, S3Server
+from .contract import MIB, Place, content, unique
+from .places import S3, Azure, Folder, Memory
 
-TREE = {"a": b"1", "b/c": b"22", "b/d/e[1]": b"333", "b/.hidden": b"", "ü/f g%20#?": b"5" * 100_000}
+TREE = {"a": b"1", "b/c": b"22", "b/d e+f%20#": b"333", "b/x/y[1]": b"", "ü": content(1000)}
 
 
-def write_tree(root: str, tree: dict[str, bytes]) -> None:
+def tree_of(place: Place) -> dict[str, bytes]:
+    return {name: place.read(name) for name in place.names()}
+
+
+def fill(place: Place, tree: dict[str, bytes]) -> None:
     for name, data in tree.items():
-        dataio.write(f"{root}/{name}", data, mkdir_parents="://" not in root)
+        place.write(name, data)
 
 
-def read_tree(root: str) -> dict[str, bytes]:
-    return {uri.removeprefix(f"{root}/"): dataio.read(uri) for uri in dataio.ls(f"{root}/")}
+def folder(path: Path) -> Folder:
+    path.mkdir()
+    return Folder(path)
 
 
-@pytest.fixture(name="root", params=["memory", "s3", "r2", "gs", "az"])
-def _root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A folder in some store."""
-    if request.param == "memory":
-        return f"memory://{tmp_path.name}/remote"
-    bucket: str = request.getfixturevalue(f"{request.param}_bucket")
-    return f"{bucket}/remote"
+@pytest.fixture
+def memory() -> Iterator[Memory]:
+    place = Memory(unique())
+    yield place
+    for name in place.names():
+        place.remove(name)
+
+
+@pytest.fixture
+def s3(s3_server: S3Server, s3_bucket: str) -> S3:
+    return S3(s3_server, s3_bucket)
+
+
+@pytest.fixture
+def azure(azure_server: AzureServer, az_bucket: str) -> Azure:
+    return Azure(azure_server, az_bucket)
+
+
+@pytest.fixture(params=["local", "memory", "s3", "azure"])
+def target(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    if request.param == "local":
+        return folder(tmp_path / "target")
+    place: Place = request.getfixturevalue(request.param)
+    return place
 
 
 # -------------------------------------------------------------------- copy
 
 
-def test_a_tree_goes_there_and_back(tmp_path: Path, root: str) -> None:
-    write_tree(str(tmp_path / "here"), TREE)
-    dataio.copy(tmp_path / "here", root, recursive=True)
-    assert read_tree(root) == TREE
-    dataio.copy(root, tmp_path / "back", recursive=True)
-    assert read_tree(str(tmp_path / "back")) == TREE
+@pytest.mark.parametrize("size", [0, 1, WHOLE_BELOW, WHOLE_BELOW + 1, 3 * WHOLE_BELOW])
+def test_an_object_goes_from_store_to_store(target: Place, s3: S3, tmp_path: Path, size: int) -> None:
+    (tmp_path / "a").write_bytes(content(size))
+    dataio.copy(tmp_path / "a", target.uri("b"))
+    dataio.copy(target.uri("b"), s3.uri("back/c"))
+    dataio.copy(s3.uri("back/c"), tmp_path / "new/folder/d")
+    assert (tmp_path / "new/folder/d").read_bytes() == content(size)
+    assert not target.unfinished() and not s3.unfinished()
 
 
-def test_a_tree_goes_from_file_to_s3_to_gcs_to_azure_and_back(tmp_path: Path, s3_bucket: str, gs_bucket: str, az_bucket: str) -> None:
-    write_tree(str(tmp_path / "here"), TREE)
-    places = [str(tmp_path / "here"), f"{s3_bucket}/x", f"{gs_bucket}/y/z", az_bucket, str(tmp_path / "back")]
-    for source, target in itertools.pairwise(places):
-        dataio.copy(source, target, recursive=True)
-    assert read_tree(str(tmp_path / "back")) == TREE
+@pytest.mark.usefixtures("no_leftovers")
+def test_a_tree_goes_around(s3: S3, azure: Azure, memory: Memory, tmp_path: Path) -> None:
+    source, end = folder(tmp_path / "a"), folder(tmp_path / "b")
+    fill(source, TREE)
+    places: list[Place] = [source, memory, s3, azure, end]
+    for before, after in zip(places, places[1:], strict=False):
+        dataio.copy(before.base, after.base, recursive=True, workers=3)
+        assert tree_of(after) == TREE
 
 
-def test_a_single_file(tmp_path: Path, root: str) -> None:
-    dataio.write(tmp_path / "x", b"hello")
-    dataio.copy(tmp_path / "x", f"{root}/y")
-    dataio.copy(f"{root}/y", f"{root}/into/")
-    dataio.copy(f"{root}/into/y", tmp_path / "new" / "folder" / "z")
-    assert (tmp_path / "new" / "folder" / "z").read_bytes() == b"hello"
-    dataio.copy(f"{root}/y", tmp_path / "new", recursive=True)
-    assert (tmp_path / "new" / "y").read_bytes() == b"hello"
+@pytest.mark.parametrize("slashes", [("", ""), ("/", ""), ("", "/"), ("/", "/")])
+def test_src_rel_becomes_dst_rel(s3: S3, tmp_path: Path, slashes: tuple[str, str]) -> None:
+    fill(folder(tmp_path / "src"), {"a": b"1", "b/c": b"2"})
+    dataio.copy(f"{tmp_path}/src{slashes[0]}", f"{s3.base}dst{slashes[1]}", recursive=True)
+    dataio.copy(f"{s3.base}dst{slashes[0]}", f"{tmp_path}/back{slashes[1]}", recursive=True)
+    assert s3.names() == {"dst/a", "dst/b/c"}
+    assert tree_of(Folder(tmp_path / "back")) == {"a": b"1", "b/c": b"2"}
 
 
-def test_a_folder_is_copied_only_when_asked(tmp_path: Path, s3_bucket: str) -> None:
-    write_tree(str(tmp_path / "here"), {"a": b""})
-    for source in (tmp_path / "here", s3_bucket, f"{s3_bucket}/x/"):
-        with pytest.raises(IsADirectoryError):
-            dataio.copy(source, tmp_path / "there")
-    assert not (tmp_path / "there").exists()
+def test_a_prefix_is_taken_as_a_folder(s3: S3, tmp_path: Path) -> None:
+    fill(s3, {"run1/a": b"1", "run10/a": b"2"})
+    dataio.copy(s3.uri("run1"), tmp_path, recursive=True)
+    assert tree_of(Folder(tmp_path)) == {"a": b"1"}
+
+
+def test_a_single_file_with_recursive_lands_under_its_name(target: Place, tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"1")
+    dataio.copy(tmp_path / "a", target.uri("p"), recursive=True)
+    dataio.copy(target.uri("p/a"), tmp_path / "back", recursive=True)
+    assert (tmp_path / "back/a").read_bytes() == b"1"
+
+
+@pytest.mark.parametrize("into", ["p/", ""])
+def test_a_slash_at_the_end_means_into(target: Place, tmp_path: Path, into: str) -> None:
+    (tmp_path / "a").write_bytes(b"1")
+    dataio.copy(tmp_path / "a", target.uri(into))
+    assert target.names() == {f"{into}a"}
+
+
+def test_a_local_folder_takes_a_file_in(s3: S3, tmp_path: Path) -> None:
+    s3.write("p/a", b"1")
+    dataio.copy(s3.uri("p/a"), tmp_path)
+    assert (tmp_path / "a").read_bytes() == b"1"
 
 
 @pytest.mark.parametrize("recursive", [False, True])
-def test_a_missing_source_is_an_error(tmp_path: Path, root: str, recursive: bool) -> None:
-    for source in (tmp_path / "no", f"{root}/no"):
-        with pytest.raises(ObjectNotFoundError if "://" in str(source) else FileNotFoundError):
-            dataio.copy(source, tmp_path / "there", recursive=recursive)
-    assert not (tmp_path / "there").exists()
+def test_a_missing_source(target: Place, tmp_path: Path, recursive: bool) -> None:
+    with pytest.raises(FileNotFoundError):
+        dataio.copy(target.uri("none"), tmp_path / "x", recursive=recursive)
+    assert not (tmp_path / "x").exists()
 
 
-def test_a_copy_onto_itself_changes_nothing(tmp_path: Path, s3_bucket: str) -> None:
-    for name in (str(tmp_path / "x"), f"{s3_bucket}/x"):
-        dataio.write(name, b"hello")
-        dataio.copy(name, name)
-        assert dataio.read(name) == b"hello"
+def test_a_folder_is_copied_only_with_recursive(target: Place, tmp_path: Path) -> None:
+    target.write("p/a", b"1")
+    with pytest.raises(IsADirectoryError, match="recursive=True"):
+        dataio.copy(target.uri("p/"), tmp_path / "x")
 
 
-def test_a_tree_is_not_copied_into_itself(tmp_path: Path, s3_bucket: str) -> None:
-    for root in (str(tmp_path), s3_bucket):
-        write_tree(f"{root}/a", {"x": b""})
-        for target in (f"{root}/a", f"{root}/a/b", root):
-            with pytest.raises(ValueError, match="inside the other"):
-                dataio.copy(f"{root}/a", target, recursive=True)
+def test_an_object_onto_itself_is_left(target: Place) -> None:
+    target.write("a", b"1")
+    dataio.copy(target.uri("a"), target.uri("a"))
+    assert tree_of(target) == {"a": b"1"}
 
 
-@pytest.mark.parametrize("key", ["../x", "a/../../x", "/etc/x", "a//b", "a/./b", "b/../c"])
-def test_no_key_leaves_the_folder(tmp_path: Path, s3_bucket: str, key: str) -> None:
-    dataio.write(f"{s3_bucket}/t/{key}", b"hostile")
-    for verb in (lambda: dataio.copy(f"{s3_bucket}/t", tmp_path / "in" / "there", recursive=True), lambda: dataio.sync(f"{s3_bucket}/t", tmp_path / "in" / "there")):
-        with pytest.raises(UriError, match="cannot be a file below"):
-            verb()
-    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+def test_a_file_onto_itself_by_a_link_is_left(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"1")
+    (tmp_path / "link").symlink_to("a")
+    dataio.copy(tmp_path / "a", tmp_path / "link")
+    assert ((tmp_path / "a").read_bytes(), (tmp_path / "link").is_symlink()) == (b"1", True)
 
 
-def test_a_key_that_is_a_file_and_a_folder_is_an_error(tmp_path: Path, s3_bucket: str) -> None:
-    write_tree(s3_bucket, {"a": b"", "a/b": b""})
-    with pytest.raises(OSError, match="a"):
-        dataio.copy(s3_bucket, tmp_path / "there", recursive=True)
+@pytest.mark.parametrize(("src", "dst"), [("p/", "p/q/"), ("p/q/", "p/"), ("p/", "p/")])
+def test_a_tree_is_not_copied_into_itself(target: Place, src: str, dst: str) -> None:
+    target.write("p/q/a", b"1")
+    for verb in (dataio.sync, lambda one, other: dataio.copy(one, other, recursive=True)):
+        with pytest.raises(ValueError, match="inside"):
+            verb(target.uri(src), target.uri(dst))
+    assert target.names() == {"p/q/a"}
 
 
-def test_what_is_there_stays_whole_when_a_copy_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, s3_bucket: str, s3_server: S3Server) -> None:
-    from dataio.io.stores.local import LocalStore
+@pytest.mark.parametrize("key", ["../x", "p/../../x", "//x", "/x", "a//b", "./x", "a/."])
+def test_keys_that_are_no_file_names_never_leave_the_target(s3: S3, tmp_path: Path, key: str) -> None:
+    inner = tmp_path / "inner"
+    s3.write(f"p/{key}", b"1")
+    for verb in (dataio.sync, lambda one, other: dataio.copy(one, other, recursive=True)):
+        with pytest.raises(ValueError, match="cannot be a file") as caught:
+            verb(s3.uri("p/"), inner)
+        assert repr(key) in str(caught.value)
+    assert [str(path) for path in tmp_path.rglob("*") if path.is_file()] == []
 
-    dataio.write(tmp_path / "x", bytes(20 << 20))
-    dataio.write(f"{s3_bucket}/x", b"old")
-    whole = LocalStore.open
 
-    def breaks(self: LocalStore, *args: object, **options: object) -> object:
-        body = whole(self, *args, **options)  # type: ignore[arg-type]
-        chunks = iter(body)
+@pytest.mark.parametrize("key", [f"{'n' * 300}", "a"])
+def test_keys_that_no_file_system_takes(s3: S3, tmp_path: Path, key: str) -> None:
+    fill(s3, {f"p/{key}": b"1", "p/a/b": b"2"})
+    with pytest.raises(OSError, match="n{300}|Is a directory|Not a directory|File exists"):
+        dataio.copy(s3.uri("p"), tmp_path / "x", recursive=True)
+    assert not Folder(tmp_path).unfinished()
 
-        def some() -> object:
-            yield next(chunks)
-            raise OSError("the disk is gone")
 
-        body._chunks = some()  # type: ignore[assignment]
+def test_objects_that_stand_for_folders_make_no_files(s3: S3, tmp_path: Path) -> None:
+    fill(s3, {"p/": b"", "p/b/": b"", "p/b/a": b"1"})
+    dataio.copy(s3.uri("p"), tmp_path / "x", recursive=True)
+    assert tree_of(Folder(tmp_path / "x")) == {"b/a": b"1"}
+
+
+def test_verbs_do_not_take_patterns(s3: S3, tmp_path: Path) -> None:
+    fill(s3, {"a*": b"1", "ab": b"2"})
+    dataio.copy(s3.uri("a*"), tmp_path / "x")
+    dataio.delete(s3.uri("a*"))
+    assert ((tmp_path / "x").read_bytes(), s3.names()) == (b"1", {"ab"})
+
+
+def test_the_content_type_goes_along(s3: S3, azure: Azure) -> None:
+    dataio.write(s3.uri("a"), b"{}", content_type="application/json")
+    dataio.copy(s3.uri("a"), azure.uri("a"))
+    assert dataio.head(azure.uri("a")).content_type == "application/json"
+
+
+def test_a_copy_ignores_the_cache(s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATAIO_CACHE_DIR", str(tmp_path / "cache"))
+    s3.write("a", b"before")
+    dataio.read(s3.uri("a"))
+    s3.write("a", b"after")
+    dataio.copy(s3.uri("a"), tmp_path / "a")
+    assert (tmp_path / "a").read_bytes() == b"after"
+
+
+# -------------------------------------------------------------------- errors and interruptions
+
+
+def test_the_first_error_is_raised_and_the_others_are_noted() -> None:
+    began: list[int] = []
+    gate = threading.Barrier(2)
+
+    def work(item: int) -> None:
+        began.append(item)
+        if item < 2:
+            gate.wait(10)
+            raise OSError(f"item {item}")
+
+    with pytest.raises(OSError, match="item") as caught:
+        for_each(work, range(1000), workers=2)
+    assert len(began) < 10
+    assert caught.value.__notes__ == [f"also: item {1 - int(str(caught.value)[-1])}"]
+
+
+@pytest.mark.parametrize("workers", [0, -1, 1.5, True])
+def test_workers_are_a_positive_number(tmp_path: Path, workers: Any) -> None:
+    fill(folder(tmp_path / "a"), {"x": b""})
+    with pytest.raises(ValueError, match="workers"):
+        dataio.copy(tmp_path / "a", tmp_path / "b", recursive=True, workers=workers)
+
+
+def test_progress_is_told(tmp_path: Path) -> None:
+    fill(folder(tmp_path / "a"), TREE)
+    told: list[tuple[int, int]] = []
+    dataio.sync(tmp_path / "a", tmp_path / "b", progress=lambda done, total: told.append((done, total)))
+    assert told == [(done, len(TREE)) for done in range(1, len(TREE) + 1)]
+
+
+def test_a_bar_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fill(folder(tmp_path / "a"), TREE)
+    dataio.copy(tmp_path / "a", tmp_path / "b", recursive=True, progress=True)
+    assert f"{len(TREE)} objects" in capsys.readouterr().err
+
+
+class Slow(LocalStore):
+    """Local files that come a chunk at a time, and say when one was begun."""
+
+    scheme = "slow"
+
+    def open(self, key: str, *args: Any, **options: Any) -> Any:
+        body = super().open(key, *args, **options)
+        chunks = body._chunks
+
+        def slowly() -> Iterator[Any]:
+            for chunk in chunks:
+                Path(os.environ["SLOW_BEGUN"]).touch()
+                time.sleep(0.05)
+                yield chunk
+
+        body._chunks = slowly()
         return body
 
-    monkeypatch.setattr(LocalStore, "open", breaks)
-    with pytest.raises(OSError, match="the disk is gone"):
-        dataio.copy(tmp_path / "x", f"{s3_bucket}/x")
-    assert dataio.read(f"{s3_bucket}/x") == b"old"
-    assert "Uploads" not in s3_server.client().list_multipart_uploads(Bucket=s3_bucket.removeprefix("s3://"))
+    def uri(self, key: str) -> str:
+        return f"slow://{key}"
+
+    def copies_to(self, to: Any) -> bool:
+        return False
 
 
-@pytest.mark.slow
-def test_memory_of_a_streamed_copy_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, s3_bucket: str) -> None:
-    monkeypatch.setenv("DATAIO_MULTIPART_PART_MIB", "5")
-    monkeypatch.setenv("DATAIO_MULTIPART_CONCURRENCY", "2")
-    with open(tmp_path / "big", "wb") as file:
-        file.truncate(200 << 20)
-    tracemalloc.start()
-    try:
-        dataio.copy(tmp_path / "big", f"{s3_bucket}/big")
-        dataio.copy(f"{s3_bucket}/big", tmp_path / "back")
-        assert tracemalloc.get_traced_memory()[1] < 60 << 20
-    finally:
-        tracemalloc.stop()
-    assert (tmp_path / "back").stat().st_size == 200 << 20
+@pytest.mark.timeout(60)
+def test_ctrl_c_leaves_nothing_behind(s3_server: S3Server, s3: S3, tmp_path: Path) -> None:
+    """Stopped in the middle of a multipart upload that would take a minute."""
+    with open(tmp_path / "large", "wb") as file:
+        file.truncate(1200 * MIB)
+    program = f"""
+        import dataio
+        from dataio.io.config import configure_credentials, configure_endpoint
+        from dataio.io.store import register_store
+        from tests.io.test_transfer import Slow
+        configure_endpoint("s3", {s3_server.url!r})
+        configure_credentials("s3", method="explicit", access_key_id={ACCESS_KEY_ID!r}, secret_access_key={SECRET_ACCESS_KEY!r})
+        register_store("slow", lambda uri: Slow())
+        dataio.copy("slow://{tmp_path}/large", {s3.uri("large")!r})
+    """
+    environment = {**os.environ, "SLOW_BEGUN": str(tmp_path / "begun"), "DATAIO_MULTIPART_PART_MIB": "5"}
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    with subprocess.Popen(command, cwd=Path(__file__).parents[2], env=environment, stderr=subprocess.PIPE) as process:
+        while not s3.unfinished():
+            assert process.poll() is None, process.stderr and process.stderr.read().decode()
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        began = time.monotonic()
+        _, errors = process.communicate(timeout=30)
+    assert b"KeyboardInterrupt" in errors
+    assert time.monotonic() - began < 20
+    assert (s3.names(), s3.unfinished()) == (set(), [])
+
+
+@pytest.mark.timeout(60)
+def test_ctrl_c_among_many(tmp_path: Path) -> None:
+    source = folder(tmp_path / "a")
+    for number in range(200):
+        source.write(str(number), content(3 * MIB))
+    (tmp_path / "b").mkdir()
+    program = f"""
+        import dataio
+        from dataio.io.store import register_store
+        from tests.io.test_transfer import Slow
+        register_store("slow", lambda uri: Slow())
+        dataio.copy("slow://{tmp_path}/a", "{tmp_path}/b", recursive=True, workers=4)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    environment = {**os.environ, "SLOW_BEGUN": str(tmp_path / "begun")}
+    with subprocess.Popen(command, cwd=Path(__file__).parents[2], env=environment, stderr=subprocess.PIPE) as process:
+        while not (tmp_path / "begun").exists():
+            assert process.poll() is None
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
+    assert b"KeyboardInterrupt" in errors
+    copied = tree_of(Folder(tmp_path / "b"))
+    assert len(copied) < 100
+    assert all(data == source.read(name) for name, data in copied.items())
+    assert not Folder(tmp_path / "b").unfinished()
 
 
 # -------------------------------------------------------------------- sync
 
 
-def test_sync_copies_what_is_missing_and_what_differs(tmp_path: Path, root: str) -> None:
-    here = str(tmp_path / "here")
-    write_tree(here, TREE)
-    assert dataio.sync(here, root) == {"copied": len(TREE), "deleted": 0}
-    assert dataio.sync(here, root) == {"copied": 0, "deleted": 0}
-    write_tree(here, {"a": b"longer", "new": b"x"})
-    assert dataio.sync(here, root) == {"copied": 2, "deleted": 0}
-    assert read_tree(root) == TREE | {"a": b"longer", "new": b"x"}
+def test_a_tree_is_mirrored(target: Place, tmp_path: Path) -> None:
+    fill(folder(tmp_path / "src"), TREE)
+    fill(target, {"p/a": b"longer", "p/old": b"", "q": b"elsewhere"})
+    told = dataio.sync(tmp_path / "src", target.uri("p"), delete=True)
+    assert told == {"copied": len(TREE), "deleted": 1}
+    assert tree_of(target) == {f"p/{name}": data for name, data in TREE.items()} | {"q": b"elsewhere"}
 
 
-def test_sync_deletes_only_when_asked(tmp_path: Path, root: str) -> None:
-    here = str(tmp_path / "here")
-    write_tree(here, {"a": b"1"})
-    write_tree(root, {"a": b"1", "b": b"2", "c/d": b"3"})
-    assert dataio.sync(here, root) == {"copied": 0, "deleted": 0}
-    assert dataio.sync(here, root, delete=True) == {"copied": 0, "deleted": 2}
-    assert read_tree(root) == {"a": b"1"}
+@pytest.mark.parametrize("strategy", ["size", "mtime", "checksum"])
+def test_a_second_time_nothing_is_copied(target: Place, tmp_path: Path, strategy: str) -> None:
+    fill(folder(tmp_path / "src"), TREE)
+    dataio.sync(tmp_path / "src", target.uri("p"), strategy=strategy)
+    assert dataio.sync(tmp_path / "src", target.uri("p"), strategy=strategy, delete=True) == {"copied": 0, "deleted": 0}
 
 
-def test_a_dry_run_changes_nothing(tmp_path: Path, root: str) -> None:
-    here = str(tmp_path / "here")
-    write_tree(here, {"a": b"1", "b": b"2"})
-    write_tree(root, {"b": b"2", "c": b"3"})
-    told = dataio.sync(here, root, delete=True, dry_run=True)
-    assert told == {"copied": 1, "deleted": 1, "copy": [f"{root}/a"], "delete": [f"{root}/c"]}
-    assert read_tree(root) == {"b": b"2", "c": b"3"}
+def test_extra_objects_stay_without_delete(target: Place, tmp_path: Path) -> None:
+    fill(folder(tmp_path / "src"), {"a": b"1"})
+    target.write("p/old", b"")
+    dataio.sync(tmp_path / "src", target.uri("p"))
+    assert target.names() == {"p/a", "p/old"}
 
 
-@pytest.mark.parametrize("delete", [False, True])
-def test_a_missing_source_wipes_nothing(tmp_path: Path, root: str, delete: bool) -> None:
-    write_tree(root, {"a": b"1"})
-    for source in (tmp_path / "no", "memory://no/such/folder"):
+def test_a_dry_run_tells_and_does_nothing(target: Place, tmp_path: Path) -> None:
+    fill(folder(tmp_path / "src"), {"a": b"1", "b/c": b"2"})
+    fill(target, {"p/old": b"", "p/a": b"1"})
+    told = dataio.sync(tmp_path / "src", target.uri("p"), delete=True, dry_run=True)
+    assert told == {"copied": 1, "deleted": 1, "copy": [target.uri("p/b/c")], "delete": [target.uri("p/old")]}
+    assert target.names() == {"p/old", "p/a"}
+
+
+@pytest.mark.parametrize("source", ["none", "none/deeper"])
+def test_a_missing_source_never_empties_the_target(target: Place, s3: S3, tmp_path: Path, source: str) -> None:
+    target.write("p/a", b"1")
+    for missing in (f"{tmp_path}/{source}", s3.uri(source), f"memory://{unique()}/{source}", "s3://no-such-bucket-here/x"):
         with pytest.raises(FileNotFoundError):
-            dataio.sync(source, root, delete=delete)
-    assert read_tree(root) == {"a": b"1"}
+            dataio.sync(missing, target.uri("p"), delete=True)
+    assert tree_of(target) == {"p/a": b"1"}
 
 
-def test_an_empty_folder_empties_its_mirror(tmp_path: Path, root: str) -> None:
-    write_tree(root, {"a": b"1"})
-    (tmp_path / "empty").mkdir()
-    assert dataio.sync(tmp_path / "empty", root, delete=True) == {"copied": 0, "deleted": 1}
-    assert dataio.ls(f"{root}/") == []
+def test_a_file_is_no_source_of_sync(tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+    fill(folder(tmp_path / "b"), {"x": b"1"})
+    with pytest.raises(NotADirectoryError):
+        dataio.sync(tmp_path / "a", tmp_path / "b", delete=True)
+    assert (tmp_path / "b/x").exists()
 
 
-def test_objects_of_one_size_are_told_apart_by_their_etags(s3_bucket: str) -> None:
-    write_tree(f"{s3_bucket}/x", {"a": b"1", "b": b"2"})
-    write_tree(f"{s3_bucket}/y", {"a": b"1", "b": b"!"})
-    assert dataio.sync(f"{s3_bucket}/x", f"{s3_bucket}/y") == {"copied": 1, "deleted": 0}
-    assert dataio.read(f"{s3_bucket}/y/b") == b"2"
+def test_an_empty_folder_empties_the_target(target: Place, tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    target.write("p/a", b"1")
+    assert dataio.sync(tmp_path / "src", target.uri("p"), delete=True) == {"copied": 0, "deleted": 1}
+    assert target.names() == set()
 
 
-@pytest.mark.parametrize(("strategy", "copied"), [("size", 0), ("mtime", 1), ("checksum", 1)])
-def test_strategies_on_files_of_one_size(tmp_path: Path, strategy: str, copied: int) -> None:
-    write_tree(str(tmp_path / "y"), {"a": b"old"})
-    os.utime(tmp_path / "y" / "a", (1_000_000, 1_000_000))
-    write_tree(str(tmp_path / "x"), {"a": b"new"})
-    assert dataio.sync(tmp_path / "x", tmp_path / "y", strategy=strategy)["copied"] == copied
-    assert dataio.sync(tmp_path / "x", tmp_path / "y", strategy=strategy)["copied"] == 0
+CHANGES = [  # strategy, seconds that the source is newer, whether another content of the same size is noticed
+    ("size", 0, False),
+    ("size", 100, False),
+    ("mtime", -100, False),
+    ("mtime", 100, True),
+    ("checksum", -100, True),
+]
 
 
-def test_an_unknown_strategy_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="size, mtime, checksum"):
-        dataio.sync(tmp_path, tmp_path / "x", strategy="hash")
+@pytest.mark.parametrize(("strategy", "newer", "noticed"), CHANGES)
+def test_what_each_strategy_notices(target: Place, tmp_path: Path, strategy: str, newer: int, noticed: bool) -> None:
+    fill(folder(tmp_path / "src"), {"a": b"old"})
+    dataio.sync(tmp_path / "src", target.uri("p"))
+    (tmp_path / "src/a").write_bytes(b"new")
+    os.utime(tmp_path / "src/a", (time.time() + newer,) * 2)
+    assert dataio.sync(tmp_path / "src", target.uri("p"), strategy=strategy)["copied"] == noticed
 
 
-names = st.lists(st.sampled_from(["a", "b", "c d", "ü", ".e"]), min_size=1, max_size=3).map("/".join)
-trees = st.dictionaries(names, st.binary(max_size=3), max_size=6).filter(
-    lambda tree: not any(other.startswith(f"{name}/") for name in tree for other in tree)
-)
+def test_etags_are_compared_where_both_tell_the_content(s3: S3) -> None:
+    fill(s3, {"a/x": b"old", "b/x": b"new"})
+    assert dataio.sync(s3.uri("a"), s3.uri("b"))["copied"] == 1
+    assert s3.read("b/x") == b"old"
+
+
+def test_an_unknown_strategy(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="checksum"):
+        dataio.sync(tmp_path / "a", tmp_path / "b", strategy="colour")
+
+
+def test_nothing_is_removed_after_an_error(tmp_path: Path) -> None:
+    fill(folder(tmp_path / "src"), {"a": b"1", "b": b"1"})
+    fill(folder(tmp_path / "dst"), {"old": b"1"})
+    (tmp_path / "dst/b").mkdir()
+    with pytest.raises(IsADirectoryError):
+        dataio.sync(tmp_path / "src", tmp_path / "dst", delete=True)
+    assert (tmp_path / "dst/old").exists()
+
+
+def test_folders_that_become_empty_go_too(tmp_path: Path) -> None:
+    fill(folder(tmp_path / "src"), {"a": b"1"})
+    fill(folder(tmp_path / "dst"), {"x/y/z": b"1"})
+    dataio.sync(tmp_path / "src", tmp_path / "dst", delete=True)
+    assert os.listdir(tmp_path / "dst") == ["a"]
+
+
+NAMES = st.text("abé [", min_size=1, max_size=3)
+TREES = st.dictionaries(st.lists(NAMES, min_size=1, max_size=3).map("/".join), st.binary(max_size=3), max_size=6)
+
+
+def possible(tree: dict[str, bytes]) -> dict[str, bytes]:
+    """Without files that are folders of others."""
+    return {name: data for name, data in tree.items() if not any(other.startswith(f"{name}/") for other in tree)}
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(here=trees.filter(bool), there=trees)
-def test_a_mirror_is_equal(tmp_path_factory: pytest.TempPathFactory, here: dict[str, bytes], there: dict[str, bytes]) -> None:
-    folder = tmp_path_factory.mktemp("mirror")
-    source, target = str(folder / "here"), f"memory://{folder.name}"
-    write_tree(source, here)
-    write_tree(target, there)
-    dataio.sync(source, target, delete=True, strategy="checksum")
-    assert read_tree(target) == here
-    assert dataio.sync(source, target, delete=True, strategy="checksum") == {"copied": 0, "deleted": 0}
+@given(source=TREES.map(possible), before=TREES.map(possible))
+@pytest.mark.parametrize("kind", ["local", "memory"])
+def test_trees_are_equal_afterwards(kind: str, source: dict[str, bytes], before: dict[str, bytes]) -> None:
+    with tempfile.TemporaryDirectory() as path:
+        src = folder(Path(path, "src"))
+        dst: Place = folder(Path(path, "dst")) if kind == "local" else Memory(unique())
+        fill(src, source)
+        fill(dst, before)
+        changed = {name for name in source if name not in before or source[name] != before[name]}
+        told = dataio.sync(src.base, dst.base, strategy="checksum", delete=True)
+        assert tree_of(dst) == source
+        assert told == {"copied": len(changed), "deleted": len(set(before) - set(source))}
+        assert dataio.sync(src.base, dst.base, strategy="checksum", delete=True) == {"copied": 0, "deleted": 0}
+        if isinstance(dst, Memory):
+            dst.fs.rm(dst.root, recursive=True) if dst.fs.exists(dst.root) else None
 
 
-# -------------------------------------------------------------------- in parallel
-
-
-def test_many_run_at_once_and_are_counted() -> None:
-    together = threading.Barrier(4, timeout=10)
-    told: list[tuple[int, int]] = []
-    assert for_each(lambda _: together.wait(), range(8), workers=4, progress=lambda done, of: told.append((done, of)), total=8) == 8
-    assert told == [(n, 8) for n in range(1, 9)]
-
-
-def test_the_first_error_is_raised_and_nothing_more_begins() -> None:
-    begun: list[int] = []
-
-    def work(item: int) -> None:
-        begun.append(item)
-        if item >= 3:
-            raise OSError(f"item {item}")
-
-    with pytest.raises(OSError, match="item 3"):
-        for_each(work, range(1000), workers=1)
-    assert len(begun) < 10
-
-
-def test_no_thread_stays() -> None:
-    with pytest.raises(OSError, match="no"):
-        for_each(lambda _: (_ for _ in ()).throw(OSError("no")), range(100))
-    assert not [t.name for t in threading.enumerate() if t.name.startswith("dataio-transfer")]
-
-
-@pytest.mark.parametrize("workers", [0, -1, True, 1.5])
-def test_workers_are_a_positive_number(workers: object) -> None:
-    with pytest.raises(ValueError, match="workers"):
-        for_each(print, [], workers=workers)  # type: ignore[arg-type]
+def test_a_registered_store_takes_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLOW_BEGUN", str(tmp_path / "begun"))
+    register_store("slow", lambda uri: Slow())
+    fill(folder(tmp_path / "a"), {"x/y": content(100)})
+    dataio.copy(f"slow://{tmp_path}/a", tmp_path / "b", recursive=True)
+    assert tree_of(Folder(tmp_path / "b")) == {"x/y": content(100)}
