@@ -3,9 +3,11 @@ takes ten times as long)."""
 
 from __future__ import annotations
 
+import re
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
+from html import unescape
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_plus
 
@@ -174,32 +176,76 @@ class _AmazonParts(Parts):
 def parse_page(data: bytes) -> Page:
     """One page of ListObjectsV2.
 
+    The entries of an ordinary page, which are most of it, are cut out as text, which takes a third of the time of the XML
+    parser; what is around them, and a page with anything unusual (comments, CDATA, prefixed tags), by the parser.
+
     Raises:
         StoreError: it is no listing.
     """
+    text = "" if b"<!" in data or b"\r" in data else data.decode(errors="replace")
+    around, *rest = text.split("<Contents>")
+    quick = []
+    for part in rest:
+        entry, _, behind = part.partition("</Contents>")
+        quick.append(entry)
+        around += behind
     try:
-        root = ElementTree.fromstring(data)
-    except ElementTree.ParseError as error:
+        root = ElementTree.fromstring(around if quick else data)
+        space = root.tag.rpartition("}")[0]
+        space = space + "}" if space else ""
+        if root.tag != f"{space}ListBucketResult":
+            raise StoreError(f"the answer to a listing is a {root.tag.removeprefix(space)}")
+        decode = unquote_plus if root.findtext(f"{space}EncodingType") == "url" else str
+        if quick:
+            infos = [_entry(entry, decode) for entry in quick]
+        else:
+            infos = [_slow_entry(entry, space, decode) for entry in root.iter(f"{space}Contents")]
+    except (ElementTree.ParseError, ValueError) as error:
         raise StoreError(f"the answer to a listing cannot be read: {error}") from error
-    space = root.tag.rpartition("}")[0]
-    space = space + "}" if space else ""
-    if root.tag != f"{space}ListBucketResult":
-        raise StoreError(f"the answer to a listing is a {root.tag.removeprefix(space)}")
-    decode = unquote_plus if root.findtext(f"{space}EncodingType") == "url" else str
-    key_tag, size_tag, etag_tag, time_tag = (space + tag for tag in ("Key", "Size", "ETag", "LastModified"))
-    infos = []
-    for entry in root.iter(f"{space}Contents"):
-        had = {child.tag: child.text or "" for child in entry}
-        infos.append(ObjectInfo(decode(had[key_tag]), int(had[size_tag]), bare_etag(had.get(etag_tag)), _time(had.get(time_tag))))
-    for entry in root.iter(f"{space}CommonPrefixes"):
-        infos.append(ObjectInfo(decode(entry.findtext(f"{space}Prefix") or ""), None, is_prefix=True))
-    if infos and infos[-1].is_prefix:
+    prefixes = [entry.findtext(f"{space}Prefix") or "" for entry in root.iter(f"{space}CommonPrefixes")]
+    if prefixes:
+        infos += [ObjectInfo(decode(prefix), None, is_prefix=True) for prefix in prefixes]
         infos.sort(key=lambda info: info.key)
     more = root.findtext(f"{space}IsTruncated") == "true"
     token = root.findtext(f"{space}NextContinuationToken") if more else None
     if more and not token:
         raise StoreError("a listing says that it goes on, but not where")
     return Page(infos, token)
+
+
+_USUAL = re.compile(r"<Key>([^<]*)</Key><LastModified>([^<]*)</LastModified><ETag>([^<]*)</ETag><Size>(\d+)</Size>")
+"""An entry as Amazon writes it."""
+
+
+def _entry(text: str, decode: Callable[[str], str]) -> ObjectInfo:
+    usual = _USUAL.match(text)
+    if usual is not None:
+        key, modified, etag, size = usual.groups()
+    else:
+        key, modified, etag, size = (_field(text, tag) for tag in ("Key", "LastModified", "ETag", "Size"))
+    if key is None or size is None:
+        raise ValueError("an entry without a key or size")
+    if "&" in key:
+        key = unescape(key)
+    if etag is not None:
+        etag = etag[6:-6] if etag.startswith("&quot;") and etag.endswith("&quot;") else bare_etag(unescape(etag))
+    return ObjectInfo(decode(key), int(size), etag, _time(modified))
+
+
+def _field(text: str, tag: str) -> str | None:
+    begin = text.find(f"<{tag}>")
+    if begin < 0:
+        return None
+    begin += len(tag) + 2
+    end = text.find("<", begin)
+    return text[begin:end] if end >= 0 else None
+
+
+def _slow_entry(entry: ElementTree.Element, space: str, decode: Callable[[str], str]) -> ObjectInfo:
+    key, size, etag, modified = (entry.findtext(space + tag) for tag in ("Key", "Size", "ETag", "LastModified"))
+    if key is None or size is None:
+        raise ValueError("an entry without a key or size")
+    return ObjectInfo(decode(key), int(size), bare_etag(etag), _time(modified))
 
 
 def _time(text: str | None) -> float | None:

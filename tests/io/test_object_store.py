@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from xml.sax.saxutils import escape
 
 import obstore
 import pytest
@@ -328,8 +329,19 @@ def test_a_page_tells_where_the_next_begins() -> None:
     assert [(info.key, info.size) for info in page.infos] == [("a b c", 3)]
 
 
+@given(st.lists(st.text(min_size=1, max_size=6).filter(str.isprintable), max_size=5))
+@example(["&copy", "a&amp;b", "<Key>", "]]>", "&#65;"])
+def test_names_are_read_from_any_xml(names: list[str]) -> None:
+    entries = "".join(f"<Contents><Key>{escape(name)}</Key><Size>1</Size><ETag>&quot;e&quot;</ETag></Contents>" for name in names)
+    for comment in ("", "<!-- read by the XML parser -->"):
+        page = parse_page(f"<ListBucketResult xmlns='http://s3.amazonaws.com/doc/2006-03-01/'>{comment}{entries}</ListBucketResult>".encode())
+        assert [info.key for info in page.infos] == names
+        assert all((info.size, info.etag) == (1, "e") for info in page.infos)
+
+
 @pytest.mark.parametrize(
-    "text", [b"", b"<html>", b"<Other/>", b"<ListBucketResult><IsTruncated>true</IsTruncated></ListBucketResult>"], ids=["empty", "html", "other", "endless"]
+    "text", [b"", b"<html>", b"<Other/>", b"<ListBucketResult><IsTruncated>true</IsTruncated></ListBucketResult>", b"<ListBucketResult><Contents><Key>a</Key></Contents></ListBucketResult>", b"<ListBucketResult><Contents><Key>a</Key><Size>1</Size></Contents>"],
+    ids=["empty", "html", "other", "endless", "no size", "cut off"],
 )
 def test_what_is_no_listing_is_an_error(text: bytes) -> None:
     with pytest.raises(StoreError, match="listing"):
