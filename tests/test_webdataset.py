@@ -14,10 +14,12 @@ import threading
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -40,6 +42,7 @@ PACKED: dict[str, Callable[[bytes], bytes]] = {
     "plain": bytes,
     "gzip": gzip.compress,
     "bzip2": bz2.compress,
+    "zstd": partial(pa.compress, codec="zstd", asbytes=True),
     "xz": lzma.compress,
     "gzip members": lambda data: gzip.compress(data[:700]) + gzip.compress(data[700:]) + bytes(100),
 }
@@ -429,7 +432,7 @@ HOSTILE: dict[str, bytes] = {
     "a gzip of no tar": gzip.compress(b"<html>" * 400),
     "xz that is damaged": lzma.compress(GOOD)[:40] + bytes(40),
     "bzip2 that is cut off": bz2.compress(GOOD)[:-10],
-    "zstd": b"\x28\xb5\x2f\xfd" + bytes(100),
+    "zstd that is damaged": b"\x28\xb5\x2f\xfd" + bytes(100),
     "sparse": header("0.npy", 0, b"S") + bytes(1024),
 }
 

@@ -23,7 +23,7 @@ def archive(path: str | os.PathLike[str], *, max_output_bytes: int = 2**30) -> A
 
 
 class Archive:
-    """A tar file (plain, or compressed by gzip, bzip2 or xz) or, where the name ends in `.zip`, a zip file.
+    """A tar file (plain, or compressed by gzip, bzip2, xz or zstd) or, where the name ends in `.zip`, a zip file.
 
     Nothing is read before it is needed; what is learnt about the entries is kept. Of a plain tar, or a zip file, in a store only the
     headers are fetched. Folders, links and devices are no entries. Names such as `../x` are only names.

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import bz2
-import lzma
 import os
 import threading
-import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from dataio.engine.errors import SourceError
+from dataio.io.codecs import CodecError, decoded
 from dataio.io.store import BytesLike, open_store
 from dataio.io.tar_stream import FileTape, RangeTape, StreamTape, Tape, TarError
 from dataio.io.uri import local_path
 
 FEED_BYTES = 32 << 20
 """Bytes of one shard that are read ahead."""
-_PIECE = 1 << 20
-_CODECS = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz"}
+_CODECS = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 _MAGIC = 8
 
 
@@ -123,14 +119,14 @@ class Feed:
         start, codec = self.start, None
         if start:  # only a tar that is not compressed can be read from there
             with store.open(key, 0, _MAGIC) as head:
-                codec = codec_of(b"".join(head), self.uri)
+                codec = codec_of(b"".join(head))
         with store.open(key, 0 if codec else start) as body:
             chunks = iter(body)
             if not start:
                 first = next(chunks, b"")
                 while len(first) < _MAGIC and (more := next(chunks, b"")):
                     first = b"".join((first, more))
-                codec = codec_of(bytes(first[:_MAGIC]), self.uri)
+                codec = codec_of(bytes(first[:_MAGIC]))
                 chunks = _joined(first, chunks)
             self.packed = codec is not None
             if codec is None:
@@ -185,10 +181,9 @@ def headers_of(uri: str) -> Iterator[tuple[Tape, bool]]:
 
     Raises:
         OSError: it is not there, or cannot be read.
-        TarError: compressed in a way that is not read.
     """
     store, key = open_store(uri)
-    packed = codec_of(bytes(store.get(key, 0, _MAGIC)), uri) is not None
+    packed = codec_of(bytes(store.get(key, 0, _MAGIC))) is not None
     feed: Feed | None = None
     tape: Tape
     path = local_path(uri)
@@ -216,74 +211,23 @@ def is_packed(path: str) -> bool:
 
     Raises:
         OSError: it cannot be read.
-        TarError: compressed in a way that is not read.
     """
     with open(path, "rb") as file:
-        return codec_of(file.read(_MAGIC), path) is not None
+        return codec_of(file.read(_MAGIC)) is not None
 
 
-def codec_of(magic: bytes, uri: str) -> str | None:
-    """How a tar that begins like this is compressed; None for a plain one.
-
-    Raises:
-        TarError: in a way that is not read.
-    """
-    if magic.startswith(b"\x28\xb5\x2f\xfd"):
-        raise TarError(f"the shard {uri} is compressed with zstd; plain, gzip, bzip2 and xz shards are read")
+def codec_of(magic: bytes) -> str | None:
+    """How a tar that begins like this is compressed; None for a plain one."""
     return next((codec for start, codec in _CODECS.items() if magic.startswith(start)), None)
 
 
-class _Gzip:
-    """`zlib`'s decompressor with the methods of those of `bz2` and `lzma`."""
-
-    def __init__(self) -> None:
-        self._member = zlib.decompressobj(31)
-
-    def decompress(self, data: BytesLike, max_length: int) -> bytes:
-        return self._member.decompress(self._member.unconsumed_tail or data, max_length)
-
-    @property
-    def eof(self) -> bool:
-        return self._member.eof
-
-    @property
-    def needs_input(self) -> bool:
-        return not self._member.unconsumed_tail
-
-    @property
-    def unused_data(self) -> bytes:
-        return self._member.unused_data
-
-
-_DECODERS: dict[str, Callable[[], Any]] = {"gzip": _Gzip, "bzip2": bz2.BZ2Decompressor, "xz": lzma.LZMADecompressor}
-
-
 def unpacked(chunks: Iterable[BytesLike], codec: str, uri: str) -> Iterator[bytes]:
-    """The content of all members of a compressed file, in pieces of at most 1 MiB; zeros behind the last one are padding.
+    """The content of all members of a compressed shard, in bounded pieces; zeros behind the last one are padding.
 
     Raises:
         TarError: damaged, cut off, or followed by something else.
     """
-    member: Any = None
     try:
-        for chunk in chunks:
-            data: BytesLike = chunk
-            while True:
-                if member is None:
-                    if not any(data):
-                        break
-                    member = _DECODERS[codec]()
-                piece = member.decompress(data, _PIECE)
-                if piece:
-                    yield piece
-                data = b""
-                if member.eof:
-                    data, member = member.unused_data, None
-                elif member.needs_input:
-                    break
-        if member is not None:
-            raise TarError(f"the shard {uri} is cut off: its {codec} stream does not end")
-    except (zlib.error, lzma.LZMAError, OSError, EOFError) as error:
-        if isinstance(error, OSError) and type(error) is not OSError:  # of the store
-            raise
-        raise TarError(f"the shard {uri} is no whole {codec} stream: {error}") from error
+        yield from decoded(chunks, codec, f"the shard {uri}")
+    except CodecError as error:
+        raise TarError(str(error)) from error

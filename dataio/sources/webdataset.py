@@ -42,7 +42,7 @@ def webdataset(paths: Any, *, max_output_bytes: int = 2**30) -> RecordSource:
     or has no dot are skipped, and a key that returns later is another sample. Names such as `../x` are only names.
 
     Shards are read one after the other: over a network each as one stream, the next one ahead; of local ones only the headers are
-    read here, and the contents by the workers. Shards that are compressed by gzip, bzip2 or xz work. The number of samples is not known before they are read, so
+    read here, and the contents by the workers. Shards that are compressed by gzip, bzip2, xz or zstd work. The number of samples is not known before they are read, so
     `shuffle` wants a `buffer`; with `block` (of any size) it also takes the shards in another order in each epoch. A pass is
     resumed in the middle of a shard without reading what comes before, except in compressed shards.
 
