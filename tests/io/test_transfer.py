@@ -333,6 +333,30 @@ def test_ctrl_c_among_many(tmp_path: Path) -> None:
     assert not Folder(tmp_path / "b").unfinished()
 
 
+def test_memory_is_bounded_by_a_few_parts(s3_server: S3Server, s3: S3, tmp_path: Path) -> None:
+    size = 256 * MIB
+    with open(tmp_path / "large", "wb") as file:
+        file.truncate(size)
+    program = f"""
+        import resource
+        import dataio
+        from dataio.io.config import configure_credentials, configure_endpoint
+        configure_endpoint("s3", {s3_server.url!r})
+        configure_credentials("s3", method="explicit", access_key_id={ACCESS_KEY_ID!r}, secret_access_key={SECRET_ACCESS_KEY!r})
+        dataio.write({s3.uri("small")!r}, b"1")
+        dataio.copy({s3.uri("small")!r}, "{tmp_path}/small")
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        dataio.copy("{tmp_path}/large", {s3.uri("large")!r})
+        dataio.copy({s3.uri("large")!r}, "{tmp_path}/back")
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+    """
+    environment = {**os.environ, "DATAIO_MULTIPART_PART_MIB": "5"}
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    out = subprocess.run(command, cwd=Path(__file__).parents[2], env=environment, capture_output=True, text=True, check=True)
+    assert (tmp_path / "back").stat().st_size == size
+    assert int(out.stdout) * 1024 < size / 2
+
+
 # -------------------------------------------------------------------- sync
 
 
