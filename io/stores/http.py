@@ -3,34 +3,35 @@
 from __future__ import annotations
 
 import base64
-import io
 import re
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from time import time as now
 
+from ..buffers import new_bytes
 from ..config import Transport, transport_for
 from ..errors import (
     ChangedError,
     HttpDeniedError,
     HttpNotFoundError,
+    HttpTooLargeError,
     StoreError,
     TransferError,
     UnsupportedError,
 )
 from ..retry import PassingError, with_retries
-from ..secrets import remember
+from ..secrets import masked, remember
 from ..store import Body, BytesLike, ObjectInfo, Store, check_range
 from ..uri import Uri
 from .download import Download, bare_etag, coding_of, content_range, http_time
 from .parallel import fill
+from .quick import NoAnswer, QuickGet, may_go
 from .web import Answer, WebClient, user_agent
 
 CHUNK = 1 << 18
 """Largest chunk of a body, in bytes."""
-FIRST_BUFFER = 1 << 25
-"""Bytes that are read before memory for more of what a server announces is taken; then sixteen times what has come."""
 NEAR = 1 << 16
 """Bytes between two ranges up to which they are fetched by one request."""
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -59,6 +60,9 @@ class HttpStore(Store):
             code = base64.b64encode(text.encode()).decode()
             remember([text.partition(":")[2], code])
             self._headers["Authorization"] = f"Basic {code}"
+        self._quick = None
+        if self._by_obstore and not at and may_go(transport):
+            self._quick = QuickGet(f"{self.scheme}://{self._host}", transport, user_agent())
 
     @classmethod
     def of(cls, uri: Uri) -> HttpStore:
@@ -68,6 +72,7 @@ class HttpStore(Store):
     # -------------------------------------------------- what the hub does differently
 
     _match_on_server = True
+    _by_obstore = True
 
     def _url(self, key: str) -> str:
         return f"{self.scheme}://{self._host}/{key}"
@@ -75,15 +80,15 @@ class HttpStore(Store):
     def _own_headers(self) -> dict[str, str]:
         return dict(self._headers)
 
-    def _failed(self, answer: Answer, uri: str) -> StoreError:
-        """The error of an answer whose status says that asking again is of no use."""
-        if answer.status in (404, 410):
-            return HttpNotFoundError(f"not found ({answer.status})", uri=uri, status=answer.status)
-        if answer.status in (401, 403, 407):
-            return HttpDeniedError(f"access denied ({answer.status} {answer.reason})".replace(" )", ")"), uri=uri, status=answer.status)
-        if answer.status == 412:
+    def _failed(self, status: int, reason: str, headers: Mapping[str, str], uri: str) -> StoreError:
+        """The error of an answer that is none of success."""
+        if status in (404, 410):
+            return HttpNotFoundError(f"not found ({status})", uri=uri, status=status)
+        if status in (401, 403, 407):
+            return HttpDeniedError(f"access denied ({f'{status} {reason}'.rstrip()})", uri=uri, status=status)
+        if status == 412:
             return ChangedError("the object was replaced", uri=uri, status=412)
-        return TransferError(f"the server answered {answer.status} {answer.reason}".rstrip(), uri=uri, status=answer.status)
+        return TransferError(f"the server answered {status} {reason}".rstrip(), uri=uri, status=status)
 
     def _describe(self, key: str, answer: Answer, size: int | None) -> ObjectInfo:
         headers = answer.headers
@@ -111,9 +116,9 @@ class HttpStore(Store):
         status = answer.status
         if 200 <= status < 300 or status == 416 or (not leave_host and 300 <= status < 400):
             return answer
-        error = self._failed(answer, uri)
+        error = self._failed(status, answer.reason, answer.headers, uri)
         answer.finish()
-        if status in (408, 425, 429) or (status >= 500 and status not in (501, 505)):
+        if _may_pass(status):
             raise PassingError(error, _retry_after(answer))
         raise error
 
@@ -141,20 +146,38 @@ class HttpStore(Store):
         if_match: str | None = None,
         headers: Mapping[str, str] | None = None,
         limit: int | None = None,
-    ) -> bytes:
+    ) -> BytesLike:
         """See `Store.get`. A server that ignores ranges is a TransferError, unless it sent what was asked for anyhow.
 
         A body that comes compressed though it was not asked for so is decoded (gzip, deflate), or refused.
         """
+        transport, failures = self._transport, list[PassingError]()
+        quick = self._quick if headers is None else None
+        if quick is not None and quick.serves(key, size):
+            check_range(offset, size, self.uri(key))
+            try:
+                return quick.get(key, offset, size, if_match, limit)
+            except NoAnswer as error:
+                status = error.status
+                if status is not None and _may_pass(status):
+                    failures.append(PassingError(self._failed(status, "", {}, self.uri(key))))
+                elif status is not None and status >= 400 and status not in (412, 416):
+                    raise self._failed(status, "", {}, self.uri(key)) from error.__cause__
+                else:
+                    transport = replace(transport, attempts=transport.attempts - 1)  # it was one
 
         def attempt() -> bytes:
+            if failures:  # so that the next request waits
+                raise failures.pop()
             download = self._download(key, offset, size, headers, if_match=if_match, limit=limit).begin()
             try:
+                if quick is not None and size is None and download.end is not None:
+                    quick.saw(download.end)
                 return self._collect(download, key, headers)
             finally:
                 download.close()
 
-        return with_retries(attempt, self._transport)
+        return with_retries(attempt, transport)
 
     def get_into(self, key: str, offset: int, out: memoryview, *, if_match: str | None = None) -> int:
         """See `Store.get_into`; the bytes go from the socket into `out`."""
@@ -185,17 +208,12 @@ class HttpStore(Store):
         size = max(0, download.end - download.at)
         if size == 0:
             return b""
-        buffer, have = io.BytesIO(), 0
-        while have < size:
-            room = min(size, max(FIRST_BUFFER, have * 16))
-            larger = io.BytesIO()  # a view that an error's traceback holds would keep the old one from growing
-            larger.seek(room - 1)
-            larger.write(b"\0")
-            with larger.getbuffer() as view, buffer.getbuffer() as old, view[have:room] as part:
-                view[:have] = old
-                fill(download, part, self._piece(key, download, headers))
-            buffer, have = larger, room
-        return buffer.getvalue()  # not a copy: the bytes that were filled
+        try:
+            made, view = new_bytes(size)
+        except MemoryError as error:
+            raise HttpTooLargeError(f"{masked(download.uri)}: {size} bytes do not fit into memory") from error
+        fill(download, view, self._piece(key, download, headers))
+        return made if size > 1 else view.tobytes()
 
     def _piece(self, key: str, begun: Download, headers: Mapping[str, str] | None) -> Callable[[int, memoryview], None] | None:
         """Fetches another part of the object that a download has begun; None when that cannot be held to its version."""
@@ -337,6 +355,10 @@ def _checked(headers: Mapping[str, str] | None) -> dict[str, str]:
         checked[{"user-agent": "User-Agent", "accept": "Accept", "accept-encoding": "Accept-Encoding", "authorization": "Authorization"}.get(name.lower(), name)] = value
     remember(value for name, value in checked.items() if name == "Authorization")
     return checked
+
+
+def _may_pass(status: int) -> bool:
+    return status in (408, 425, 429) or (status >= 500 and status not in (501, 505))
 
 
 def _retry_after(answer: Answer) -> float | None:

@@ -44,6 +44,7 @@ class HubStore(HttpStore):
     """
 
     _match_on_server = False  # the content server has ETags of its own
+    _by_obstore = False
 
     def __init__(self, uri: Uri, transport: Transport, endpoint: str, token: str | None) -> None:
         """Args:
@@ -77,14 +78,14 @@ class HubStore(HttpStore):
             raise HubOfflineError("HF_HUB_OFFLINE is set: nothing is read from the hub", uri=uri)
         return super()._request(method, url, headers, uri, leave_host=leave_host)
 
-    def _failed(self, answer: Answer, uri: str) -> StoreError:
-        said = masked(answer.headers.get("x-error-message", "")) or answer.reason
-        if answer.status in (404, 410):
-            return ObjectNotFoundError(f"not found ({answer.status} {said})", uri=uri, status=answer.status)
-        if answer.status in (401, 403):
+    def _failed(self, status: int, reason: str, headers: Mapping[str, str], uri: str) -> StoreError:
+        said = masked(headers.get("x-error-message", "")) or reason
+        if status in (404, 410):
+            return ObjectNotFoundError(f"not found ({status} {said})", uri=uri, status=status)
+        if status in (401, 403):
             way_out = "" if "Authorization" in self._headers else "; no token is configured: set HF_TOKEN or configure_credentials"
-            return AccessDeniedError(f"access denied ({answer.status} {said}){way_out}", uri=uri, status=answer.status)
-        return super()._failed(answer, uri)
+            return AccessDeniedError(f"access denied ({status} {said}){way_out}", uri=uri, status=status)
+        return super()._failed(status, reason, headers, uri)
 
     def _describe(self, key: str, answer: Answer, size: int | None) -> ObjectInfo:
         info = super()._describe(key, answer, size)

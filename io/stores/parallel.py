@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 
 from .download import Download
@@ -11,6 +12,8 @@ PIECE = 1 << 23
 """Bytes of one range of a large object."""
 HELPERS = 3
 """Connections beside the first one."""
+FAST = 200e6
+"""Bytes a second from which one connection is enough: others would only take its processor time."""
 READ = 1 << 20
 """Bytes read at once, so that the end of another connection is noticed."""
 
@@ -43,10 +46,16 @@ def fill(download: Download, view: memoryview, fetch: Callable[[int, memoryview]
 
     Raises: as `Download.readinto`.
     """
-    start = download.at
-    if fetch is None or len(view) < 2 * PIECE:
+    if fetch is None or len(view) < 4 * PIECE:
         _read(download, view)
         return
+    began = time.monotonic()
+    _read(download, view[:PIECE])
+    view = view[PIECE:]
+    if PIECE / (time.monotonic() - began) > FAST:
+        _read(download, view)
+        return
+    start = download.at
     pieces = _Pieces(start, start + len(view))
 
     def help() -> None:

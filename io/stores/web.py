@@ -36,6 +36,8 @@ LOWEST_SPEED = 1024
 a byte now and then would otherwise hold its reader for ever."""
 CONNECTIONS = 128
 """Idle connections kept per host when the transport does not say."""
+_HOSTS = 16
+"""Hosts whose connections are kept."""
 DRAIN = 1 << 16
 """Bytes of an unwanted body up to which it is read so that its connection can be used again."""
 _REDIRECTS = (301, 302, 303, 307, 308)
@@ -259,6 +261,7 @@ class WebClient:
 
     def __init__(self, transport: Transport) -> None:
         self.transport = transport
+        self._pools: dict[tuple[str, str], tuple[urllib3.HTTPConnectionPool, bool]] = {}
         self._managers: dict[tuple[str, str | None], urllib3.PoolManager] = {}
 
     def send(self, method: str, url: str, headers: Mapping[str, str], uri: str, *, leave_host: bool = True) -> Answer:
@@ -308,13 +311,8 @@ class WebClient:
         scheme, host, target = found[1].lower(), found[2], wire_form(found[3])
         if not target.startswith("/"):
             target = f"/{target}"
-        try:
-            at = urllib3.util.parse_url(f"{scheme}://{host.rpartition('@')[2]}")
-            manager = self._manager(scheme, at.host or "")
-            pool = manager.connection_from_host(at.host, at.port, scheme)
-        except (urllib3.exceptions.LocationValueError, ValueError) as error:
-            raise UriError(f"{masked(url)!r} has no host that can be asked: {masked(str(error))}") from error
-        if manager.proxy is not None and scheme == "http":
+        pool, proxied = self._pool(scheme, host.rpartition("@")[2], url)
+        if proxied:
             target = f"http://{host.rpartition('@')[2]}{target}"
         pace = Pace(self.transport.timeout)
         _exchange.target, _exchange.pace = target, pace
@@ -330,6 +328,21 @@ class WebClient:
             raise passing(error, uri) from error
         return Answer(response, _exchange.source, pace, url, uri)
 
+    def _pool(self, scheme: str, host: str, url: str) -> tuple[urllib3.HTTPConnectionPool, bool]:
+        """The connections to a host, and whether a proxy wants whole URLs as targets."""
+        found = self._pools.get((scheme, host))
+        if found is None:
+            try:
+                at = urllib3.util.parse_url(f"{scheme}://{host}")
+                manager = self._manager(scheme, at.host or "")
+                found = manager.connection_from_host(at.host, at.port, scheme), manager.proxy is not None and scheme == "http"
+            except (urllib3.exceptions.LocationValueError, ValueError) as error:
+                raise UriError(f"{masked(url)!r} has no host that can be asked: {masked(str(error))}") from error
+            if len(self._pools) >= _HOSTS:  # of redirects
+                self._pools.clear()
+            self._pools[scheme, host] = found
+        return found
+
     def _manager(self, scheme: str, host: str) -> urllib3.PoolManager:
         proxy = self.transport.proxy
         if proxy is None and not urllib.request.proxy_bypass(host):
@@ -337,7 +350,7 @@ class WebClient:
             proxy = proxies.get(scheme) or proxies.get("all")
         manager = self._managers.get((scheme, proxy))
         if manager is None:
-            options: dict[str, Any] = {"num_pools": 16, "maxsize": self.transport.pool_max_idle or CONNECTIONS}
+            options: dict[str, Any] = {"num_pools": _HOSTS, "maxsize": self.transport.pool_max_idle or CONNECTIONS}
             if scheme == "https" or (proxy or "").startswith("https"):
                 options["ssl_context"] = self._tls()
             if proxy is not None:
@@ -358,6 +371,7 @@ class WebClient:
 
     def close(self) -> None:
         """Close idle connections."""
+        self._pools.clear()
         for manager in list(self._managers.values()):
             manager.clear()
 

@@ -11,7 +11,7 @@ import pytest
 
 from dataio.io.config import Transport
 from dataio.io.errors import ChangedError, DeadlineError, TransferError
-from dataio.io.stores import http, parallel
+from dataio.io.stores import parallel
 from dataio.io.stores.http import HttpStore
 from dataio.io.uri import parse_uri
 from tests.servers.misbehaving import MisbehavingServer, Reply, Seen, misbehaving, parts_of
@@ -32,6 +32,19 @@ def server() -> Iterator[MisbehavingServer]:
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dataio.io.retry.FIRST_WAIT", 0.01)
+
+
+@pytest.fixture
+def own_way() -> None:
+    """For tests of what only `HttpStore`'s own requests show; see `_both_ways`."""
+
+
+@pytest.fixture(autouse=True, params=["own", "obstore"])
+def _both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test runs with small objects read by the store's own requests, and by obstore."""
+    if request.param == "obstore" and "own_way" in request.fixturenames:
+        pytest.skip("one way only")
+    monkeypatch.setattr(HttpStore, "_by_obstore", request.param == "obstore")
 
 
 def at(url: str, **transport: object) -> tuple[HttpStore, str]:
@@ -103,6 +116,7 @@ def test_a_host_that_has_no_address() -> None:
         store.get(key)
 
 
+@pytest.mark.usefixtures("own_way")
 def test_retry_after_is_kept(server: MisbehavingServer) -> None:
     import time
 
@@ -113,6 +127,7 @@ def test_retry_after_is_kept(server: MisbehavingServer) -> None:
 
 
 @pytest.mark.parametrize("after", ["100000", formatdate(4e9, usegmt=True)])
+@pytest.mark.usefixtures("own_way")
 def test_a_wait_over_the_deadline_is_not_begun(server: MisbehavingServer, after: str) -> None:
     store, key = at(server.script("/x", Reply(503, headers={"Retry-After": after})), deadline=5.0)
     with pytest.raises(TransferError):
@@ -131,6 +146,7 @@ def test_a_retry_after_that_is_none(server: MisbehavingServer, after: str) -> No
 
 @every_way
 @pytest.mark.parametrize("version", [ETAG, DATED, {**ETAG, **DATED}])
+@pytest.mark.usefixtures("own_way")
 def test_a_body_that_breaks_off_is_resumed(server: MisbehavingServer, read: Read, version: dict[str, str]) -> None:
     store, key = at(server.script("/x", Reply(body=BODY, headers=version, drop_after=40_000), Reply(body=BODY, headers=version)))
     assert read(store, key) == BODY
@@ -139,6 +155,7 @@ def test_a_body_that_breaks_off_is_resumed(server: MisbehavingServer, read: Read
     assert 0 < int(second.headers["range"].removeprefix("bytes=").partition("-")[0]) <= 40_000
 
 
+@pytest.mark.usefixtures("own_way")
 def test_a_range_that_breaks_off_is_resumed_to_its_own_end(server: MisbehavingServer) -> None:
     store, key = at(server.script("/x", Reply(body=BODY, headers=ETAG, drop_after=10_000), Reply(body=BODY, headers=ETAG)))
     assert store.get(key, 1000, 50_000) == BODY[1000:51_000]
@@ -170,6 +187,7 @@ def test_a_length_that_promises_too_much(server: MisbehavingServer, read: Read) 
         read(store, key)
 
 
+@pytest.mark.usefixtures("own_way")
 def test_a_length_that_promises_too_little(server: MisbehavingServer) -> None:
     """What lies behind it is no part of the object, and no answer to the next request."""
     store, key = at(server.script("/x", Reply(body=b"abcdef", headers={"Content-Length": "3"})))
@@ -180,6 +198,7 @@ def test_a_length_that_promises_too_little(server: MisbehavingServer) -> None:
 
 
 @pytest.mark.parametrize("chunked", [True, False])
+@pytest.mark.usefixtures("own_way")
 def test_without_a_version_a_whole_read_begins_anew(server: MisbehavingServer, chunked: bool) -> None:
     store, key = at(server.script("/x", Reply(body=BODY, drop_after=40_000, chunked=chunked, piece=7000), Reply(body=BODY, chunked=chunked)))
     assert whole(store, key) == BODY
@@ -225,6 +244,7 @@ def test_a_server_without_ranges_sends_the_same_version_again(server: Misbehavin
     ],
 )
 @pytest.mark.parametrize("ranges", [True, False])
+@pytest.mark.usefixtures("own_way")
 def test_a_version_that_changes_midway_is_an_error(server: MisbehavingServer, read: Read, before: dict[str, str], after: dict[str, str], ranges: bool) -> None:
     other = bytes(len(BODY))
     store, key = at(server.script("/x", Reply(body=BODY, headers=before, drop_after=40_000), Reply(body=other, headers=after, ranges=ranges)))
@@ -233,6 +253,7 @@ def test_a_version_that_changes_midway_is_an_error(server: MisbehavingServer, re
 
 
 @every_way
+@pytest.mark.usefixtures("own_way")
 def test_an_object_that_shrank_midway_is_an_error(server: MisbehavingServer, read: Read) -> None:
     def careless(seen: Seen, count: int) -> Reply:
         return Reply(416, headers={**ETAG, "Content-Range": "bytes */10"})
@@ -306,7 +327,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Objects of 100 KB are large."""
     monkeypatch.setattr(parallel, "PIECE", 4096)
     monkeypatch.setattr(parallel, "READ", 1024)
-    monkeypatch.setattr(http, "FIRST_BUFFER", 8192)
+    monkeypatch.setattr(parallel, "FAST", 1e12)
 
 
 RANGED = {**ETAG, "Accept-Ranges": "bytes"}
@@ -319,6 +340,7 @@ def slow_front(seen: Seen, count: int) -> Reply:
 
 @pytest.mark.usefixtures("small_pieces", "no_leftovers")
 @pytest.mark.parametrize("read", [whole, into])
+@pytest.mark.usefixtures("own_way")
 def test_large_objects_come_by_parallel_ranges(read: Read) -> None:
     with misbehaving() as server:
         store, key = at(server.script("/x", slow_front))
@@ -340,6 +362,7 @@ def test_ranges_that_fail_are_read_by_the_first_connection(server: MisbehavingSe
 
 
 @pytest.mark.usefixtures("small_pieces")
+@pytest.mark.usefixtures("own_way")
 def test_parts_of_two_versions_are_never_put_together(server: MisbehavingServer) -> None:
     """The object is replaced while its first connection is under way."""
 
@@ -355,6 +378,7 @@ def test_parts_of_two_versions_are_never_put_together(server: MisbehavingServer)
 
 @pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize("headers", [{"Accept-Ranges": "bytes"}, ETAG, {"ETag": 'W/"v1"', "Accept-Ranges": "bytes"}, {**ETAG, "Accept-Ranges": "none"}])
+@pytest.mark.usefixtures("own_way")
 def test_no_parallel_ranges_without_a_version_or_without_ranges(server: MisbehavingServer, headers: dict[str, str]) -> None:
     store, key = at(server.script("/x", Reply(body=BODY, headers=headers, pause=0.005, piece=4096)))
     assert whole(store, key) == BODY

@@ -83,6 +83,12 @@ class MisbehavingServer:
         self.paths[path] = answer
         return f"{self.url}{path}"
 
+    def forget(self) -> None:
+        """Begin all scripts anew, and the record of requests."""
+        with self._lock:
+            self.seen.clear()
+            self._counts.clear()
+
     def requests(self, path: str) -> list[Seen]:
         """The requests of one path, query included."""
         return [seen for seen in self.seen if seen.target == path]
