@@ -375,7 +375,7 @@ def test_threads_read_the_directory_of_an_archive_once(tmp_path: Path, monkeypat
 
     with ThreadPoolExecutor(8) as pool:
         parts = list(pool.map(read, range(8)))
-    assert sorted(sum(parts, [])) == sorted(entries.values())
+    assert sorted(itertools.chain(*parts)) == sorted(entries.values())
     assert len(walked) == 1
 
 

@@ -284,7 +284,7 @@ def test_a_file_reads_and_seeks_as_files_of_python_do(place: Place) -> None:
 def test_lines_of_a_file(place: Place) -> None:
     text = b"".join(b"line %d\n" % at for at in range(5000))
     with dataio.reader(written(place, text)).open(buffer_size=100) as file:
-        assert [line for line in file] == text.splitlines(keepends=True)
+        assert list(file) == text.splitlines(keepends=True)
 
 
 def test_pillow_pyarrow_pandas_and_zipfile_read_from_it(place: Place) -> None:
