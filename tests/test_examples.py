@@ -34,6 +34,13 @@ EXPECTED = {  # script: patterns of lines of its output
         r"18 of 18 vowels of new voices recognised",
     ],
     "detection_pipeline.py": [],
+    "direct_io.py": [
+        r"ls: \['s3://bucket/prefix/model.safetensors'\]",
+        r"gone: s3://bucket/out.bin: no such object",
+        r"from the shard: True",
+        r"again: \{'copied': 0, 'deleted': 0\}",
+        r"batch: \(8, 3, 32, 32\) float32",
+    ],
     "distributed_training.py": [
         r"rank 0: 13 steps, stopped, 17 steps; as without the stop: True",
         r"rank 1: 13 steps, stopped, 17 steps; as without the stop: True",
