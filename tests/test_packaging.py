@@ -153,6 +153,7 @@ def test_every_setting_is_read_somewhere() -> None:
     text = "\n".join(path.read_text(encoding="utf-8") for _, path in modules() if path.stem != "settings")
     accessors = {
         settings.CPU_WORKERS: "cpu_workers(",
+        settings.IO_WORKERS: "io_workers()",
         settings.EXECUTOR: "default_executor()",
         settings.DRAIN_TIMEOUT: "drain_timeout()",
         settings.DETAILED_STATS: "detailed_stats",
@@ -161,6 +162,16 @@ def test_every_setting_is_read_somewhere() -> None:
     }
     assert set(accessors) == set(settings.SETTINGS)
     assert [s.name for s, accessor in accessors.items() if accessor not in text] == []
+
+
+def test_every_setting_of_the_bytes_layer_is_read_somewhere() -> None:
+    from dataio.io import settings
+
+    own = {s for s in settings.IO_SETTINGS if s.name.startswith("DATAIO_")}
+    names = {name: value for name, value in vars(settings).items() if name.isupper() and value in own}
+    assert set(names.values()) == own
+    text = "\n".join(path.read_text(encoding="utf-8") for _, path in modules() if path.stem != "settings")
+    assert [name for name in names if f"{name}.get()" not in text] == []
 
 
 @pytest.mark.parametrize(

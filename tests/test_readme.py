@@ -42,6 +42,8 @@ def scope(tmp_path: Path) -> dict[str, Any]:
         "torch": torch,
         "rows": rows,
         "records": [{"image": row["path"], **row} for row in rows],
+        "bucket": f"memory://{tmp_path.name}",
+        "photos": str(tmp_path),
         "damaged": [{"path": str(broken), "class_id": 0}, *rows[1:64]],
         "steps": [],
     }
@@ -49,13 +51,15 @@ def scope(tmp_path: Path) -> dict[str, Any]:
 
 def test_python_blocks(scope: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     scope["train_step"] = scope["steps"].append
-    assert len(BLOCKS) == 6
+    assert len(BLOCKS) == 7
     for i, block in enumerate(BLOCKS):
         exec(compile(block, f"README.md, Python block {i + 1}", "exec"), scope)
     assert [tuple(step.shape) for step in scope["steps"]] == [(64, 3, 224, 224), (6, 3, 224, 224)]
     assert tuple(scope["images"].shape) == (32, 3, 128, 128)
     assert scope["labels"].tolist() == [i % 10 for i in range(32, 64)]
     assert capsys.readouterr().out.startswith("broken decode ")
+    assert (scope["part"], len(scope["found"]), scope["numbers"][:4]) == (b"hell", 71, b"0\n1\n")
+    assert sum(shape[0] for shape in scope["remote"]) == 70
     assert [tuple(shape) for shape in scope["shapes"]] == [(32, 3, 128, 128)] * 2
 
 
@@ -88,4 +92,6 @@ def test_links_lead_somewhere() -> None:
 def test_variables_are_the_declared_ones() -> None:
     from dataio import settings
 
-    assert set(re.findall(r"DATAIO_[A-Z_]+", README)) == {v["name"] for v in settings.env_vars()}
+    declared = {v["name"] for v in settings.env_vars()}
+    named = set(re.findall(r"DATAIO_[A-Z0-9_]+", README))
+    assert named == {name for name in declared if name.startswith("DATAIO_")}
