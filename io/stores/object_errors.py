@@ -43,6 +43,8 @@ _BUCKET_CODES = frozenset({"NoSuchBucket", "ContainerNotFound", "ContainerBeingD
 _REGION_CODES = frozenset({"PermanentRedirect", "TemporaryRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"})
 
 _STATUS = re.compile(r"status code: (\d{3})|\bstatus: (\d{3})\b|\(code: (\d{3})\)")
+_ITEM_CODE = re.compile(r"\(code: ([A-Za-z]+)\)")
+"""Of one key of a request that deletes several."""
 _CODE = re.compile(r"<Code>([^<]*)</Code>")
 _MESSAGE = re.compile(r"<Message>([^<]*)</Message>")
 _REGION = re.compile(r"<Region>([^<]+)</Region>|expecting '([a-z0-9-]+)'")
@@ -151,6 +153,8 @@ def _of_obstore(error: BaseException) -> Failure:
         status = 301
     if "Wanted range starting at" in told:  # Azure's answer to a range that begins behind the end, told by obstore
         status = 416
+    if status is None and (code := _first(_ITEM_CODE, told)):
+        return Failure("answer", told, 403 if code == "AccessDenied" else 400, code)
     if status is not None:
         code = _first(_CODE, text) or ("ContainerNotFound" if "container does not exist" in told else "")
         return Failure("answer", _first(_MESSAGE, text) or told, status, code, _first(_REGION, text) or None)

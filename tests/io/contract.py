@@ -5,6 +5,7 @@ A subclass gives the fixture `place`: where its objects lie, and another client 
 
 from __future__ import annotations
 
+import glob
 import random
 import uuid
 from abc import ABC, abstractmethod
@@ -13,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+import dataio
 from dataio.io.errors import ChangedError, ResponseTooLargeError
 from dataio.io.store import ObjectInfo, Store, open_store
 
@@ -172,7 +174,7 @@ class ReadContract:
         store, key = place.open("folder/none.bin")
         with pytest.raises(FileNotFoundError, match=r"folder/none\.bin") as failed:
             _read_by(store, key, verb)
-        assert not any(secret in _story(failed.value) for secret in SECRETS)
+        assert not any(secret in story(failed.value) for secret in SECRETS)
 
     @pytest.mark.parametrize("verb", ["get", "range", "open", "head"])
     def test_a_missing_bucket_is_told(self, place: Place, verb: str) -> None:
@@ -432,6 +434,64 @@ class StoreContract(ReadContract):
             assert place.names() == set(), name
 
 
+class VerbContract:
+    """The verbs on a store whose URIs dataio opens by itself."""
+
+    def test_keys_are_opaque_in_every_verb(self, place: Place) -> None:
+        for at, name in enumerate(self.keys):  # type: ignore[attr-defined]
+            uri, data = place.uri(name), content(10 + at, seed=at)
+            place.open(name)
+            dataio.write(uri, data)
+            assert place.read(name) == data, name
+            assert dataio.read(uri) == data, name
+            assert dataio.read(uri, offset=2, size=3) == data[2:5], name
+            assert dataio.head(uri).content_length == len(data), name
+            assert dataio.exists(uri), name
+            assert dataio.glob(place.base + glob.escape(name)) == [uri], name
+            with dataio.stream(uri) as stream:
+                assert stream.read_all() == data, name
+        base = place.base.rstrip("/") + "/"
+        assert sorted(dataio.ls(base)) == sorted(place.uri(name) for name in place.names())
+        for name in self.keys:  # type: ignore[attr-defined]
+            uri = place.uri(name)
+            if not name.endswith("/"):
+                dataio.copy(uri, place.uri("copied"))
+                assert place.read("copied") == place.read(name), name
+            dataio.delete(uri)
+            dataio.delete(uri)
+            assert not dataio.exists(uri), name
+            assert name not in place.names()
+        dataio.delete(base, recursive=True)
+        assert place.names() == set()
+
+    def test_a_tree_goes_there_and_back(self, place: Place, tmp_path_factory: pytest.TempPathFactory) -> None:
+        here, back = tmp_path_factory.mktemp("here"), tmp_path_factory.mktemp("back")
+        files = {name: content(1000 + at, seed=at) for at, name in enumerate(["a", "b/c d", "b/[x]/#", "b/\u00fc", ".hidden", "b2/e"])}
+        files["large"] = content(6 * MIB)
+        for name, data in files.items():
+            (here / name).parent.mkdir(parents=True, exist_ok=True)
+            (here / name).write_bytes(data)
+        there = place.uri("tree")
+        assert dataio.sync(str(here), there)["copied"] == len(files)
+        assert place.names() == {f"tree/{name}" for name in files}
+        assert dataio.sync(str(here), there)["copied"] == 0
+        assert dataio.sync(there, str(back))["copied"] == len(files)
+        assert {path.relative_to(back).as_posix(): path.read_bytes() for path in back.rglob("*") if path.is_file()} == files
+        (here / "a").unlink()
+        assert dataio.sync(str(here), there, delete=True)["deleted"] == 1
+        assert "tree/a" not in place.names()
+        assert place.unfinished() == []
+
+    def test_what_is_not_there(self, place: Place) -> None:
+        uri = place.uri("none")
+        assert not dataio.exists(uri)
+        assert dataio.ls(uri) == dataio.glob(uri) == dataio.glob(place.uri("none/*")) == []
+        for verb in (dataio.read, dataio.head, dataio.stream, lambda uri: dataio.copy(uri, place.uri("b"))):
+            with pytest.raises(FileNotFoundError, match="none"):
+                verb(uri)
+        assert place.names() == set()
+
+
 def _read_by(store: Store, key: str, verb: str) -> None:
     if verb == "get":
         store.get(key)
@@ -447,7 +507,7 @@ def _read_by(store: Store, key: str, verb: str) -> None:
         list(store.get_ranges(key, [(0, 1), (2, 3)]))
 
 
-def _story(error: BaseException | None) -> str:
+def story(error: BaseException | None) -> str:
     """An error and what it came of, as a traceback would show them."""
     told = []
     while error is not None:

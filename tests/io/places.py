@@ -170,3 +170,26 @@ class Memory(Place):
 
     def names(self) -> set[str]:
         return {path.removeprefix(self.root) for path in self.fs.store if path.startswith(self.root)}
+
+
+class Repo(Place):
+    """A repository of the hub of the tests' own."""
+
+    base = "hf://org/model/"
+
+    def __init__(self, files: dict[str, bytes], large: set[str], *, put_apart: bool = False) -> None:
+        self.files, self.large, self.put_apart = files, large, put_apart
+
+    def write(self, name: str, data: bytes) -> None:
+        self.files[name] = data
+        if self.put_apart:
+            self.large.add(name)
+
+    def read(self, name: str) -> bytes:
+        return self.files[name]
+
+    def remove(self, name: str) -> None:
+        del self.files[name]
+
+    def names(self) -> set[str]:
+        return set(self.files)
