@@ -13,8 +13,8 @@ from typing import Any
 
 from ..config import Transport
 from ..store import BytesLike
-from .object import _runtime
 from .object_errors import failure_of
+from .object_reads import _runtime
 
 LARGEST = 1 << 23
 """Bytes up to which a whole object comes by one request."""
