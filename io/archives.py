@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from ..engine.errors import OpError, did_you_mean
-from ..engine.forks import new_lock_in_child
+from ..engine.forks import in_child
 from .codecs import CodecError, decoded
 from .ranges import FileRanges, MemoryRanges
 from .settings import ARCHIVE_INDEXES, ZIP_DIRECTORY, ZIP_ENTRIES
@@ -50,7 +50,12 @@ class _Indexes:
         self._entries = 0
         self._reading: dict[Hashable, threading.Lock] = {}
         self._lock = threading.Lock()
-        new_lock_in_child(self, "_lock", threading.Lock)
+        in_child(self, _Indexes._renew)
+
+    def _renew(self) -> None:
+        """Threads that were reading a directory are not there in a forked child."""
+        self._lock = threading.Lock()
+        self._reading = {}
 
     def get(self, identity: Hashable | None, make: Callable[[], T]) -> T:
         """What `make` gives, or gave for the same archive; with None for its version nothing is remembered."""
@@ -111,7 +116,7 @@ class TarIndex:
 
     def __init__(self) -> None:
         self._names: dict[str, int] = {}
-        self._entries: list[tuple[int, int]] = []
+        self._entries: list[tuple[str, int, int]] = []
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -120,7 +125,7 @@ class TarIndex:
         """Raises: TarError: the name was there before, the file has holes, or there are too many."""
         check_tar_entry(entry, self._names, archive)
         self._names[entry.name] = len(self._entries)
-        self._entries.append((entry.offset, -1 if entry.kind == "sparse" else entry.size))
+        self._entries.append((entry.name, entry.offset, -1 if entry.kind == "sparse" else entry.size))
 
     def find(self, name: str | int, archive: str) -> tuple[str, int, int]:
         """Name, offset and size of an entry.
@@ -132,11 +137,10 @@ class TarIndex:
         number = self._names.get(name) if isinstance(name, str) else name
         if number is None or number >= len(self._entries):
             raise missing_entry(archive, name, list(self._names))
-        offset, size = self._entries[number]
-        found = name if isinstance(name, str) else next(known for known, at in self._names.items() if at == number)
-        if size < 0:
-            raise sparse(found, archive)
-        return found, offset, size
+        found = self._entries[number]
+        if found[2] < 0:
+            raise sparse(found[0], archive)
+        return found
 
 
 def check_tar_entry(entry: TarHeader, known: Any, archive: str) -> None:
@@ -260,22 +264,22 @@ class _Directory(io.BufferedIOBase):
         return True
 
 
-def zip_index(identity: Hashable | None, file: io.BufferedIOBase, archive: str) -> ZipIndex:
+def zip_index(identity: Hashable | None, open_file: Callable[[], io.BufferedIOBase], archive: str) -> ZipIndex:
     """The directory of a zip archive.
 
     Args:
         identity: of the archive's version; None where nothing is to be remembered.
-        file: the archive.
+        open_file: opens the archive as a file, where its directory is not remembered.
 
     Raises:
         ArchiveError: no zip, damaged, or a directory over the limits.
     """
-    return _indexes.get(None if identity is None else ("zip", identity), lambda: _listed(file, archive))
+    return _indexes.get(None if identity is None else ("zip", identity), lambda: _listed(open_file, archive))
 
 
-def _listed(file: io.BufferedIOBase, archive: str) -> ZipIndex:
+def _listed(open_file: Callable[[], io.BufferedIOBase], archive: str) -> ZipIndex:
     try:
-        with zipfile.ZipFile(_Directory(file, archive)) as found:
+        with open_file() as file, zipfile.ZipFile(_Directory(file, archive)) as found:
             infos, directory = found.infolist(), found.start_dir
     except (zipfile.BadZipFile, NotImplementedError, ValueError, EOFError) as error:
         if isinstance(error, ArchiveError):

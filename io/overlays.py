@@ -183,7 +183,8 @@ class TarEntryReader(EntryReader):
             raise
 
     def _window(self, archive: RangeReader) -> Window:
-        name, offset, size = tar_index(archive, self.inner_name()).find(self.entry, self.inner_name())
+        what = self.inner_name()
+        name, offset, size = tar_index(archive, what).find(self.entry, what)
         self._check_size(name, size)
         return Window(archive, offset, size)
 
@@ -264,9 +265,10 @@ class ZipEntryReader(EntryReader):
         return self.inner.open_ranges(remembered=remembered) if self.native else StreamRanges(self.inner.chunks)
 
     def _find(self, archive: RangeReader) -> ZipEntry:
-        window = REMOTE_WINDOW if self.remote else BUFFER
-        with io.BufferedReader(RangeFile(Window(Lent(archive), 0, archive.size), window)) as file:
-            entry = zip_index(archive.identity, file, self.inner_name()).find(self.entry, self.inner_name())
+        def open_file() -> io.BufferedReader:
+            return io.BufferedReader(RangeFile(Lent(archive), REMOTE_WINDOW if self.remote else BUFFER))
+
+        entry = zip_index(archive.identity, open_file, self.inner_name()).find(self.entry, self.inner_name())
         self._check_size(entry.name, entry.size)
         return entry
 
@@ -361,7 +363,7 @@ class ZipEntryReader(EntryReader):
 
 
 class Lent:
-    """Another's ranges, which are not closed with it."""
+    """Another's ranges, which are not closed with it; attributes and methods as `RangeReader`."""
 
     def __init__(self, ranges: RangeReader) -> None:
         self.size, self.identity = ranges.size, ranges.identity

@@ -310,18 +310,24 @@ _versions = _Versions()
 
 
 def open_remote(
-    uri: str, *, headers: Mapping[str, str] | None = None, whole_below: int = WHOLE_BELOW, remembered: bool = False
+    uri: str,
+    *,
+    headers: Mapping[str, str] | None = None,
+    cache: Any = None,
+    whole_below: int = WHOLE_BELOW,
+    remembered: bool = False,
 ) -> RangeReader:
     """Open an object of a store for reading in parts, all of one version where the store tells versions.
 
     Args:
         uri: of any scheme.
         headers: of the requests, for http and https.
+        cache: as `open_store` takes it.
         whole_below: bytes up to which the object is fetched whole.
         remembered: whether what an earlier call learnt of size and version will do. The first read of an object that was replaced
             since raises ChangedError or RangeError then.
     """
-    store, key = open_store(uri)
+    store, key = open_store(uri, cache=cache)
     if remembered and headers is None and (known := _versions.find(uri)) is not None:
         return StoreRanges(uri, store, key, known[0], known[1], headers)
     info = _head(store, key, headers)

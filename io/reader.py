@@ -296,7 +296,9 @@ class UriReader(Reader):
             ranges = open_file(parsed.key)
         else:
             with reading_through(self.cache):
-                ranges = open_remote(self.uri, headers=self._usable_headers(), whole_below=0, remembered=remembered)
+                ranges = open_remote(
+                self.uri, headers=self._usable_headers(), cache=self.cache, whole_below=0, remembered=remembered
+            )
         size = ranges.size
         if self.offset is not None and self.size is not None:
             begin = min(self.offset, size)
@@ -439,7 +441,9 @@ def reader(
     for name, number in {"offset": offset, "size": size, "max_response_bytes": max_response_bytes}.items():
         if number is not None:
             check_count(name, number)
-    check_scheme(parse_uri(uri).scheme)
+    scheme = parse_uri(uri).scheme
+    if scheme != "file":
+        check_scheme(scheme)
     if headers is not None:
         headers = _checked_headers(uri, headers)
     return UriReader(uri, offset, size, max_response_bytes, headers, None if cache is None else as_cache(cache) or False)

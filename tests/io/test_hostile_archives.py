@@ -116,6 +116,14 @@ def test_a_bomb_in_a_bomb_stops_at_the_first_limit(path: Path) -> None:
         made.gunzip(max_output_bytes=1000).gunzip().read_all()
 
 
+def test_the_memory_that_a_zstd_frame_asks_for_is_bounded(path: Path) -> None:
+    """One says that it needs a window of 2 GiB, the other of 1 KiB; both hold four bytes as they are."""
+    frame = b"\x28\xb5\x2f\xfd\0%c\x21\0\0data"
+    assert archive(path, frame % 0).zstd_decode().read_all() == b"data"
+    with pytest.raises(ValueError, match="memory"):
+        archive(path, frame % (21 << 3)).zstd_decode().read_all()
+
+
 def test_a_part_of_a_bomb_is_decoded_no_further_than_it_reaches(path: Path) -> None:
     made = archive(path, gzip_bomb(4 * GIB)).gunzip()
     assert made.read_range(MIB, 5, fallback=True) == bytes(5)
