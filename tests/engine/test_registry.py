@@ -144,18 +144,18 @@ def test_a_check_sees_all_arguments() -> None:
         transform("pair", low=3, high=2)
 
 
-REFUSED: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
-    (add, {"name": "not a name"}, ValueError, "identifier"),
-    (add, {"name": ""}, ValueError, "identifier"),
-    (add, {"name": "x", "kind": "filter"}, ValueError, "decoder, transform, batch_transform"),
-    (3, {"name": "x"}, TypeError, "callable"),
-    (lambda value, size: value, {"name": "x"}, TypeError, "keyword-only"),
-    (lambda *, size: size, {"name": "x"}, TypeError, "keyword-only"),
-    (lambda value, **rest: value, {"name": "x"}, TypeError, "keyword-only"),
-]
+REFUSED: dict[str, tuple[Any, dict[str, Any], type[Exception], str]] = {
+    "no identifier": (add, {"name": "not a name"}, ValueError, "identifier"),
+    "no name": (add, {"name": ""}, ValueError, "identifier"),
+    "no such kind": (add, {"name": "x", "kind": "filter"}, ValueError, "decoder, transform, batch_transform"),
+    "no function": (3, {"name": "x"}, TypeError, "callable"),
+    "two positional": (lambda value, size: value, {"name": "x"}, TypeError, "keyword-only"),
+    "none positional": (lambda *, size: size, {"name": "x"}, TypeError, "keyword-only"),
+    "any keywords": (lambda value, **rest: value, {"name": "x"}, TypeError, "keyword-only"),
+}
 
 
-@pytest.mark.parametrize(("function", "facts", "error", "message"), REFUSED, ids=str)
+@pytest.mark.parametrize(("function", "facts", "error", "message"), REFUSED.values(), ids=REFUSED)
 def test_declarations_are_checked(function: Any, facts: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         register_op(**facts)(function)
