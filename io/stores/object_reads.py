@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-import numpy as np
-
 from ...engine.forks import in_child
+from ..buffers import new_bytes
 from ..errors import ChangedError, ObjectNotFoundError, RangeError, ResponseTooLargeError
 from ..retry import PassingError, with_retries
 from ..settings import OBJECT_SHARDS
@@ -190,12 +189,12 @@ class ObjectReads(Store):
             raise ResponseTooLargeError(f"{self.uri(key)}: {left} bytes are more than the {limit} of max_response_bytes")
 
     def _in_pieces(self, key: str, offset: int, end: int, first: BytesLike | None, etag: str | None) -> BytesLike:
-        out = memoryview(np.empty(max(0, end - offset), np.uint8).data)  # not zeroed first, unlike a bytearray
+        made, out = new_bytes(max(0, end - offset))
         done = len(first) if first is not None else 0
         if first is not None:
             out[:done] = first
         self._fill(key, offset + done, out[done:], etag)
-        return out.toreadonly()
+        return made
 
     def _fill(self, key: str, offset: int, out: memoryview, etag: str | None) -> None:
         """Fill all of `out` from `offset`, by several threads, from the version of `etag`."""
