@@ -1,7 +1,7 @@
 # Every target makes what it needs: a virtual environment under .venvs/, made again when pyproject.toml changes.
 #
 #   make demo    the first example on real photos; writes demo-output/contact-sheet.png
-#   make test    the tests
+#   make test    the tests, some minutes (plain `pytest` runs them one by one)
 #   make lint    ruff, and mypy in strict mode
 #   make bench   the benchmarks against other loaders (most of an hour), into docs/benchmark.md
 #   make bench-ops   each op alone against other libraries (under an hour), into docs/benchmark.md
@@ -22,8 +22,12 @@ help:
 demo: .venvs/demo/ready
 	.venvs/demo/bin/python -m dataio demo
 
+# First the tests that others would disturb, one by one, then all others in two processes; both run, whatever fails.
 test: .venvs/dev/ready .venvs/azurite/ready
-	.venvs/dev/bin/python -m pytest
+	@status=0; \
+	.venvs/dev/bin/python -m pytest -m alone || status=$$?; \
+	.venvs/dev/bin/python -m pytest -m "not alone" -n 2 --dist worksteal || status=$$?; \
+	exit $$status
 
 lint: .venvs/dev/ready
 	.venvs/dev/bin/ruff check .

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import io
 import os
+import re
 import threading
 import time
 from collections import Counter
@@ -91,12 +93,30 @@ def _held() -> dict[str, Counter[str]]:
     }
 
 
+def _of_others() -> set[str]:
+    """Names in /dev/shm that processes other than this one and its children use, such as tests that run beside these."""
+    mine = {process.pid for process in (psutil.Process(), *psutil.Process().children(recursive=True))}
+    names: set[str] = set()
+    for pid in set(psutil.pids()) - mine:
+        with contextlib.suppress(OSError):  # it ended, or is another user's
+            names.update(re.findall(r" /dev/shm/(\S+)", Path(f"/proc/{pid}/maps").read_text(errors="replace")))
+            names.update(path[9:] for fd in Path(f"/proc/{pid}/fd").iterdir() if (path := os.readlink(fd)).startswith("/dev/shm/"))
+    return names
+
+
+def shared_memory() -> set[str]:
+    """Names in /dev/shm, less those that only processes beside this one use."""
+    return (set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()) - _of_others()
+
+
 def left_over(before: dict[str, Counter[str]], seconds: float = 5.0) -> dict[str, Counter[str]]:
     """What is there now and was not `before`, once things had a moment to end."""
     deadline = time.monotonic() + seconds
     while True:
         now = _held()
         more = {what: now[what] - before[what] for what in now if now[what] - before[what]}
+        if "shared memory" in more and not (shared_memory() & more["shared memory"].keys()):
+            del more["shared memory"]
         if not more or time.monotonic() > deadline:
             return more
         gc.collect()  # slow, so only where it is needed

@@ -16,7 +16,7 @@ from dataio.engine.errors import BatchError, ClosedError, SourceError
 
 from .conftest import npy
 
-pytestmark = pytest.mark.usefixtures("two_workers", "no_leftovers")
+pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("two_workers", "no_leftovers")]
 
 X = dataio.slot("x").decode_npy()
 NOISE = dataio.slot("x").decode_npy().gaussian_noise(std=1.0)

@@ -318,6 +318,7 @@ def test_leaving_the_loop_sends_no_more_requests(shelf: Shelf, workers: str) -> 
     assert shelf.requests < N
 
 
+@pytest.mark.alone
 def test_closing_does_not_wait_for_requests_that_hang(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DATAIO_DRAIN_TIMEOUT_MS", "300")
     shelf.gate.clear()
@@ -436,6 +437,7 @@ def test_the_bar_shows_what_is_fetched(shelf: Shelf, capsys: pytest.CaptureFixtu
     assert "fetched" in capsys.readouterr().err
 
 
+@pytest.mark.alone
 def test_images_of_a_slow_store_keep_the_workers_busy(shelf: Shelf) -> None:
     """Reading in the workers would take the sum of all waits."""
     shelf.objects = {f"{i}.npy": encoded(64, 64, seed=i) for i in range(N)}

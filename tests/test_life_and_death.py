@@ -22,6 +22,8 @@ import pytest
 
 import dataio
 
+from .conftest import shared_memory
+
 BOTH = pytest.mark.parametrize("workers", ["thread", "process"])
 X = dataio.slot("x").decode_bytes()
 
@@ -56,7 +58,7 @@ class Program:
         self.temporary.mkdir()
         path = folder / "train.py"
         path.write_text(script)
-        self.memory = set(os.listdir("/dev/shm"))
+        self.memory = shared_memory()
         self.process = subprocess.Popen(
             [sys.executable, str(path), *arguments],
             stdout=subprocess.PIPE,
@@ -81,7 +83,7 @@ class Program:
     def left(self, children: list[int]) -> list[Any]:
         """What outlives it."""
         eventually(lambda: not running(children))
-        return [*running(children), *set(os.listdir("/dev/shm")) - self.memory, *self.temporary.iterdir()]
+        return [*running(children), *shared_memory() - self.memory, *self.temporary.iterdir()]
 
 
 @pytest.fixture
@@ -409,6 +411,7 @@ def fresh_run() -> list[int]:
         return firsts(one)
 
 
+@pytest.mark.alone
 def test_closing_does_not_wait_for_reads_that_hang_on_threads(over: threading.Event) -> None:
     """The waits of source and workers were added up. Another loader starts while they still hang."""
     started = threading.Event(), threading.Event()

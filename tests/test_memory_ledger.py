@@ -301,6 +301,7 @@ def growth(workers: str, kind: str, limit: int) -> int:
     return int(done.stdout)
 
 
+@pytest.mark.alone
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 @BOTH
 @pytest.mark.parametrize("kind", ["equal", "ragged"])

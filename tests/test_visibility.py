@@ -28,7 +28,7 @@ from dataio.report import Report, Setup, make_report
 
 from .conftest import encoded, npy
 
-pytestmark = pytest.mark.usefixtures("two_workers", "no_leftovers")
+pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("two_workers", "no_leftovers")]
 
 X = dataio.slot("x").decode_npy()
 BAD = {"x": b"no array"}

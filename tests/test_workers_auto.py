@@ -20,6 +20,7 @@ from dataio.engine.schema import OBJECT, TensorType
 from .conftest import encoded
 
 pytestmark = [
+    pytest.mark.alone,
     pytest.mark.usefixtures("two_workers", "no_leftovers"),
     pytest.mark.skipif(not gil.MEASURABLE, reason="threads' context switches are not counted here"),
 ]
