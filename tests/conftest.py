@@ -105,8 +105,10 @@ def _of_others() -> set[str]:
 
 
 def shared_memory() -> set[str]:
-    """Names in /dev/shm, less those that only processes beside this one use."""
-    return (set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()) - _of_others()
+    """Segments in /dev/shm but those of other processes, and folders, which are no segments (benchmarks make some there)."""
+    if not os.path.isdir("/dev/shm"):
+        return set()
+    return {entry.name for entry in os.scandir("/dev/shm") if not entry.is_dir()} - _of_others()
 
 
 def left_over(before: dict[str, Counter[str]], seconds: float = 5.0) -> dict[str, Counter[str]]:
