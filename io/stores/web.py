@@ -319,7 +319,7 @@ class WebClient:
         timeout = urllib3.Timeout(connect=self.transport.connect_timeout, read=self.transport.timeout)
         try:
             response = pool.urlopen(
-                method, "/", headers=headers, retries=False, redirect=False, assert_same_host=False, timeout=timeout,
+                method, f"http://{host.rpartition('@')[2]}/" if proxied else "/", headers=headers, retries=False, redirect=False, assert_same_host=False, timeout=timeout,
                 preload_content=False, decode_content=False,
             )  # fmt: skip
         except urllib3.exceptions.SSLError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.server
 import re
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -215,10 +216,13 @@ class _Server(http.server.ThreadingHTTPServer):
 
 
 @contextmanager
-def misbehaving() -> Iterator[MisbehavingServer]:
-    """A server on a port of loopback."""
+def misbehaving(tls: ssl.SSLContext | None = None) -> Iterator[MisbehavingServer]:
+    """A server on a port of loopback, over TLS when there is a context for it."""
     server = _Server((HOST, 0), _Handler)
     server.site = MisbehavingServer(server.server_address[1])
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+        server.site.url = server.site.url.replace("http:", "https:")
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, name="misbehaving-server", daemon=True)
     thread.start()
     try:
