@@ -424,7 +424,7 @@ def test_a_stream_that_is_cut_off_anywhere_is_told(write: Write, pack: Callable[
             over(write(packed[:end])).read_all()
 
 
-@pytest.mark.parametrize("garbage", [b"x", b"\0x", b"garbage" * 100, gzip.compress(b"more")[:-1]])
+@pytest.mark.parametrize("garbage", [b"x", b"\0x", b"garbage" * 100, gzip.compress(b"more", mtime=0)[:-1]])
 def test_garbage_behind_a_stream_is_told(write: Write, garbage: bytes) -> None:
     with pytest.raises(ValueError, match="gzip stream"):
         write(gzip.compress(b"data") + garbage).gunzip().read_all()
