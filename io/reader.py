@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..engine.errors import DataioError
 from .cache import as_cache
-from .errors import CredentialsError, RangeError, ResponseTooLargeError, UnsupportedError
+from .errors import CredentialsError, RangeError, ResponseTooLargeError
 from .file_objects import BUFFER, REMOTE_WINDOW, RangeFile, StreamFile
+from .headers import Withheld, checked_headers, without_secrets
 from .ranges import MemoryRanges, Window, open_file, open_remote
-from .secrets import masked, remember
+from .secrets import masked
 from .store import check_scheme, open_store, reading_through
-from .uri import HTTP_SCHEMES, parse_uri
+from .uri import parse_uri
 
 if TYPE_CHECKING:
     from ..engine.source import RangeReader
@@ -343,7 +344,7 @@ class UriReader(Reader):
         return self.offset + start, max(0, min(length, self.size - start))
 
     def _usable_headers(self) -> Mapping[str, str] | None:
-        if isinstance(self.headers, _Withheld):
+        if isinstance(self.headers, Withheld):
             raise CredentialsError(
                 f"the reader of {masked(self.uri)} came out of a pickle, which holds no secrets: its headers "
                 f"{', '.join(self.headers)} are missing; make it here, with headers="
@@ -381,27 +382,13 @@ class UriReader(Reader):
         return self.uri, self.offset, self.size, self.max_response_bytes, self.headers, self.cache
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return UriReader, (*self._state()[:-2], _without_secrets(self.headers), self.cache)
+        return UriReader, (*self._state()[:-2], without_secrets(self.headers), self.cache)
 
     def __copy__(self) -> UriReader:
         return self  # a copy in this process keeps its headers
 
     def __deepcopy__(self, memo: object) -> UriReader:
         return self
-
-
-class _Withheld(dict[str, str]):
-    """Headers of which only the names travelled."""
-
-
-_HARMLESS = frozenset({"accept", "accept-language", "range", "referer", "user-agent", "if-match", "if-modified-since", "cache-control"})
-"""Headers whose values are no secrets; any other may be one."""
-
-
-def _without_secrets(headers: Mapping[str, str] | None) -> Mapping[str, str] | None:
-    if headers is None or all(name.lower() in _HARMLESS for name in headers):
-        return headers
-    return _Withheld(dict.fromkeys((name for name in headers if name.lower() not in _HARMLESS), ""))
 
 
 def reader(
@@ -445,18 +432,8 @@ def reader(
     if scheme != "file":
         check_scheme(scheme)
     if headers is not None:
-        headers = _checked_headers(uri, headers)
+        headers = checked_headers(scheme, headers)
     return UriReader(uri, offset, size, max_response_bytes, headers, None if cache is None else as_cache(cache) or False)
-
-
-def _checked_headers(uri: str, headers: Mapping[str, str]) -> dict[str, str]:
-    if not isinstance(headers, Mapping) or not all(isinstance(text, str) for item in headers.items() for text in item):
-        raise TypeError(f"headers must be a mapping of str to str, got {type(headers).__name__}")
-    scheme = parse_uri(uri).scheme
-    if scheme not in HTTP_SCHEMES:
-        raise UnsupportedError(f"headers go with http:// and https:// only, not with {scheme}://")
-    remember(value for name, value in headers.items() if name.lower() not in _HARMLESS)
-    return dict(headers)
 
 
 def _checked_name(name: Any) -> str:
