@@ -27,8 +27,8 @@ def new_bytes(size: int) -> tuple[bytes, memoryview]:
         MemoryError: more than the system gives.
     """
     made: bytes = _new(None, size)
-    if size < 2:  # CPython shares these
-        return made, memoryview(bytearray(size))
+    if not size:  # CPython has one such object; those of one byte are shared only where their content is given
+        return made, memoryview(bytearray())
     address = id(made) + _HEADER
     if size >= _LARGE and _madvise is not None and hasattr(mmap, "MADV_HUGEPAGE"):
         begin = -(-address // mmap.PAGESIZE) * mmap.PAGESIZE

@@ -10,7 +10,7 @@ import pytest
 from dataio.io.buffers import new_bytes
 
 
-@pytest.mark.parametrize("size", [2, 3, 100, 4096, (1 << 22) - 1, (1 << 22) + 12345])
+@pytest.mark.parametrize("size", [0, 1, 2, 3, 100, 4096, (1 << 22) - 1, (1 << 22) + 12345])
 def test_the_object_is_what_was_written_through_its_view(size: int) -> None:
     content = os.urandom(size)
     made, view = new_bytes(size)
@@ -20,12 +20,15 @@ def test_the_object_is_what_was_written_through_its_view(size: int) -> None:
     assert hash(made) == hash(content)
 
 
-@pytest.mark.parametrize("size", [0, 1])
-def test_objects_that_the_interpreter_shares_are_not_written_to(size: int) -> None:
-    made, view = new_bytes(size)
-    view[:] = b"x" * size
-    assert len(made) == len(view) == size
-    assert bytes([7]) == b"\x07"
+def test_objects_that_the_interpreter_shares_are_not_written_to() -> None:
+    shared = [bytes([value]) for value in range(256)]
+    for value in range(256):
+        made, view = new_bytes(1)
+        view[:] = bytes([255 - value])
+        assert made == bytes([255 - value])
+        assert not any(made is one for one in shared)
+    assert shared == [bytes([value]) for value in range(256)]
+    assert new_bytes(0)[0] == b""
 
 
 def test_a_view_keeps_its_memory() -> None:
