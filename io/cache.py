@@ -151,7 +151,7 @@ class CachedStore(Store):
     def __init__(self, inner: Store, cache: Cache) -> None:
         self.inner = inner
         self.scheme, self.name = inner.scheme, inner.name
-        self.direct_copy, self.streams_writes = inner.direct_copy, inner.streams_writes
+        self.streams_writes = inner.streams_writes
         self._cache = cache
         self._folder = _folders.of(cache)
         self._place = f"{inner.scheme}\0{endpoint_for(inner.scheme) or ''}\0{inner.name}\0"

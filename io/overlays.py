@@ -19,11 +19,12 @@ from .archives import (
     unpacked_entry,
     zip_index,
 )
+from .arguments import check_count
 from .codecs import decoded
 from .errors import ChangedError, RangeError, ReadError, ResponseTooLargeError
 from .file_objects import BUFFER, REMOTE_WINDOW, RangeFile, StreamFile
 from .ranges import MemoryRanges, Window
-from .reader import BytesLike, Reader, check_count, ranged_chunks, shown, sliced, stream_file
+from .reader import BytesLike, Reader, ranged_chunks, shown, sliced, stream_file
 from .tar_stream import StreamTape, TarError, TarWalk
 
 if TYPE_CHECKING:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import io
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..engine.errors import DataioError
+from .arguments import check_count
 from .cache import as_cache
 from .errors import CredentialsError, RangeError, ResponseTooLargeError
 from .file_objects import BUFFER, REMOTE_WINDOW, RangeFile, StreamFile
@@ -145,6 +146,15 @@ class Reader(ABC):
             raise UnsupportedRangeError(f"{self!r} cannot read a part by itself; fallback=True reads all that comes before it")
         with closing(self.chunks()) as chunks:
             return b"".join(sliced(chunks, start, length))
+
+    def read_ranges(self, ranges: Iterable[tuple[int, int]], *, fallback: bool = False) -> list[bytes]:
+        """Several (start, length) parts, each as `read_range` gives it; of an object near ones come by one request, and all
+        are of one version where the store tells versions.
+
+        Raises:
+            as `read_range` does; ChangedError: the object was replaced meanwhile.
+        """
+        return [self.read_range(start, length, fallback=fallback) for start, length in ranges]
 
     def read_into(self, out: Any, start: int = 0) -> int:
         """Fill a writable buffer (bytearray, memoryview, NumPy array, ...) from byte `start` of the content.
@@ -337,6 +347,19 @@ class UriReader(Reader):
         except RangeError:
             return 0
 
+    def read_ranges(self, ranges: Iterable[tuple[int, int]], *, fallback: bool = False) -> list[bytes]:
+        wanted = list(ranges)
+        for start, length in wanted:
+            check_count("start", start)
+            check_count("length", length)
+        if self.headers is not None or self.max_response_bytes is not None:
+            return super().read_ranges(wanted)
+        store, key = open_store(self.uri, cache=self.cache)
+        try:
+            return [bytes(part) for part in store.get_ranges(key, [self._within(*part) for part in wanted])]
+        except RangeError:  # one of them lies behind the end
+            return super().read_ranges(wanted)
+
     def _within(self, start: int, length: int) -> tuple[int, int]:
         """A part of the window as (offset, length) of the object."""
         if self.offset is None or self.size is None:
@@ -440,14 +463,6 @@ def _checked_name(name: Any) -> str:
     if not isinstance(name, str):
         raise TypeError(f"the name of an entry is a str, got {type(name).__name__}")
     return name
-
-
-def check_count(name: str, number: Any, least: int = 0) -> None:
-    """Refuse what is no integer of at least `least`."""
-    if isinstance(number, bool) or not isinstance(number, int):
-        raise TypeError(f"{name} is an int, got {type(number).__name__}")
-    if number < least:
-        raise ValueError(f"{name} must not be negative, got {number}" if least == 0 else f"{name} must be at least {least}, got {number}")
 
 
 def shown(made: Reader) -> str:

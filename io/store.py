@@ -14,6 +14,7 @@ import re
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -22,11 +23,14 @@ from typing import Any, TypeAlias
 from ..engine.errors import did_you_mean
 from ..engine.forks import new_lock_in_child
 from .errors import UnsupportedError, UnsupportedSchemeError
+from .merged_ranges import grouped
 from .secrets import masked
 from .settings import CACHE_DIR, CLIENT_CACHE
 from .uri import Uri, parse_uri
 
 BytesLike: TypeAlias = bytes | bytearray | memoryview
+RANGES_AT_ONCE = 4
+"""Requests at once for the ranges of one object that lie far apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,13 +116,11 @@ class Store(ABC):
     Attributes:
         scheme: under which it was opened.
         name: of the bucket, for messages.
-        direct_copy: whether `copy` moves no bytes through this process.
         streams_writes: whether `upload` holds at most a few parts in memory.
     """
 
     scheme: str
     name: str
-    direct_copy: bool = False
     streams_writes: bool = False
 
     # ---------------------------------------------------------------- reading
@@ -152,8 +154,33 @@ class Store(ABC):
         return len(data)
 
     def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]], *, if_match: str | None = None) -> list[BytesLike]:
-        """Several (offset, size) ranges of one object; near ones may be fetched by one request."""
-        return [self.get(key, offset, size, if_match=if_match) for offset, size in ranges]
+        """Several (offset, size) ranges of one object, each cut short at its end; near ones come by one request, several
+        requests at a time, all of one version where the store tells versions."""
+        for offset, size in ranges:
+            check_range(offset, size, self.uri(key))
+        groups = grouped(ranges)
+        found: list[BytesLike] = [b""] * len(ranges)
+        if len(groups) > 1 and if_match is None:
+            if_match = self.head(key).etag
+
+        def read(group: tuple[int, int, list[int]]) -> None:
+            begin, size, members = group
+            data = memoryview(self.get(key, begin, size, if_match=if_match))
+            for at in members:
+                start, length = ranges[at]
+                if start > begin + len(data):  # behind the end: the store says what that is
+                    found[at] = self.get(key, start, length, if_match=if_match)
+                else:
+                    found[at] = data[start - begin : start - begin + length]
+
+        if len(groups) <= 1:
+            for group in groups:
+                read(group)
+        else:
+            with ThreadPoolExecutor(min(RANGES_AT_ONCE, len(groups)), "dataio-range") as pool:
+                for future in [pool.submit(read, group) for group in groups]:
+                    future.result()
+        return found
 
     @abstractmethod
     def open(
@@ -273,7 +300,7 @@ def register_store(scheme: str, factory: StoreFactory) -> None:
 
 
 def forget_stores(scheme: str | None = None) -> None:
-    """Close stores, so that the next request opens new ones: of one scheme, or all. Requests under way end normally."""
+    """Let go of stores, so that the next request opens new ones: of one scheme, or all. Requests under way end normally."""
     with _stores.lock:
         gone = [at for at in _stores.open if scheme is None or at[0] == scheme]
         for at in gone:

@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from email.utils import formatdate
-from typing import Any, TypedDict
+from typing import TypedDict
 
+from .arguments import check_count
 from .errors import ResponseTooLargeError, UnsupportedError
 from .secrets import masked
 from .store import Body, ObjectInfo, open_store
@@ -308,7 +309,8 @@ def stream(
     if (offset is None) != (size is None):
         raise ValueError("offset and size go together: give both, or neither")
     for name, number in {"offset": offset, "size": size, "max_response_bytes": max_response_bytes}.items():
-        _check_count(name, number)
+        if number is not None:
+            check_count(name, number)
     parsed = parse_uri(uri)
     if headers is not None and parsed.scheme not in HTTP_SCHEMES:
         raise UnsupportedError(f"headers go with http:// and https:// only, not with {parsed.scheme}://")
@@ -318,12 +320,3 @@ def stream(
     if length is not None and offset is not None and size is not None:
         length = max(0, min(size, length - offset))
     return Stream(HeadInfo.of(parsed, body.info), body, length)
-
-
-def _check_count(name: str, number: Any) -> None:
-    if number is None:
-        return
-    if isinstance(number, bool) or not isinstance(number, int):
-        raise TypeError(f"{name} is an int, got {type(number).__name__}")
-    if number < 0:
-        raise ValueError(f"{name} must not be negative, got {number}")

@@ -39,10 +39,6 @@ class Uri:
             return f"{self.scheme}://{self.bucket}/{self.key}"
         return f"{self.scheme}://{self.key}"
 
-    def with_key(self, key: str) -> Uri:
-        """Another object of the same bucket."""
-        return Uri(self.scheme, self.bucket, key)
-
 
 def scheme_of(uri: str) -> str | None:
     """`"s3"` for `s3://bucket/key`; None for a plain path (a Windows drive letter is no scheme)."""

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
+from .arguments import check_count
 from .errors import ObjectNotFoundError, UnsupportedError
 from .globbing import fixed_part, folder_matcher, has_wildcards, matcher, within_one_folder
 from .store import BytesLike, ObjectInfo, Store, open_store
@@ -49,11 +50,12 @@ def read(
     """
     if (offset is None) != (size is None):
         raise ValueError("a range needs both offset and size")
-    start, length = (0, None) if offset is None else (_count("offset", offset), _count("size", size))
-    limit = None if max_response_bytes is None else _count("max_response_bytes", max_response_bytes)
+    for name, number in (("offset", offset), ("size", size), ("max_response_bytes", max_response_bytes)):
+        if number is not None:
+            check_count(name, number)
     store, key = open_store(uri, cache=cache)
     _check_headers(store, headers)
-    data = store.get(key, start, length, headers=headers, limit=limit)
+    data = store.get(key, offset or 0, size, headers=headers, limit=max_response_bytes)
     return data if isinstance(data, bytes) else bytes(data)
 
 
@@ -73,9 +75,10 @@ def fetch_into(uri: UriLike, out: Any, *, offset: int = 0, cache: Any = None) ->
     Raises:
         as `read` does; TypeError: no buffer, or a read-only one; ValueError: one that is not contiguous.
     """
-    view, start = _writable(out), _count("offset", offset)
+    view = _writable(out)
+    check_count("offset", offset)
     store, key = open_store(uri, cache=cache)
-    return store.get_into(key, start, view)
+    return store.get_into(key, offset, view)
 
 
 def _writable(out: Any) -> memoryview:
@@ -311,12 +314,3 @@ def missing(uri: object) -> ObjectNotFoundError:
 def _check_headers(store: Store, headers: Mapping[str, str] | None) -> None:
     if headers is not None and store.scheme not in HTTP_SCHEMES:
         raise UnsupportedError(f"headers= is for http:// and https://, not for {store.scheme}://")
-
-
-def _count(what: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{what} must be an int, got {value!r}")
-    if value < 0:
-        raise ValueError(f"{what} must not be negative, got {value}")
-    return value
-

@@ -8,11 +8,12 @@ from functools import cached_property
 from typing import Any
 
 from dataio.engine.source import IndexedSource, Pass
+from dataio.io.arguments import check_count
 from dataio.io.reader import Reader, reader
 from dataio.io.tar_stream import TarError, TarWalk
 from dataio.io.uri import parse_uri
 
-from .records import RecordSource, check_count
+from .records import RecordSource
 from .shards import headers_of
 from .webdataset import TarReader
 
@@ -42,7 +43,7 @@ class Archive:
     def __init__(self, path: str | os.PathLike[str], *, max_output_bytes: int) -> None:
         if not isinstance(path, (str, os.PathLike)):
             raise TypeError(f"archive takes a path or URI as str or PathLike, got {path!r}")
-        check_count("max_output_bytes", max_output_bytes)
+        check_count("max_output_bytes", max_output_bytes, least=1)
         self.path = os.fsdecode(path)
         parse_uri(self.path)
         self.max_output_bytes = max_output_bytes

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from dataio.engine.source import ColumnarSource, IndexedSource, Pass, RowSource, Source
+from dataio.io.arguments import check_count
 
 from .rows import SequenceRows, rows_of
 
@@ -151,7 +152,7 @@ class RecordSource:
         check_seed(seed)
         for name, value in (("buffer", buffer), ("block", block)):
             if value is not None:
-                check_count(name, value)
+                check_count(name, value, least=1)
         source = self._source
         if block is not None and buffer is not None and hasattr(source, "with_shards_shuffled"):  # the shards are the blocks
             source = source.with_shards_shuffled(Order(seed, block, buffer))
@@ -173,7 +174,7 @@ class RecordSource:
         from dataio.engine.combine import repeated
 
         if n is not None:
-            check_count("repeat", n)
+            check_count("repeat", n, least=1)
         return self._with(repeated(self._rows(), n))
 
     def concat(self, *others: Any) -> RecordSource:
@@ -342,18 +343,6 @@ def _chain(source: Source) -> Iterator[Any]:
 def check_seed(seed: Any) -> None:
     if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**64):
         raise ValueError(f"seed must be None or an integer in [0, 2**64), got {seed!r}")
-
-
-def check_count(name: str, value: Any) -> None:
-    """Refuse what is no integer of 1 or more.
-
-    Raises:
-        TypeError, ValueError: it is none.
-    """
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be an integer, got {value!r}")
-    if value < 1:
-        raise ValueError(f"{name} must be at least 1, got {value}")
 
 
 def _checked_callable(what: str, fn: Any) -> Callable[[Any], Any]:

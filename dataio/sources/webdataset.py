@@ -12,6 +12,7 @@ from dataio.engine.errors import CheckpointError
 from dataio.engine.permutation import Permutation
 from dataio.engine.source import Pass, RowSource
 from dataio.engine.streams import WHOLE, Chunk, Stream, source_error
+from dataio.io.arguments import check_count
 from dataio.io.errors import ResponseTooLargeError
 from dataio.io.ranges import MemoryRanges, Window
 from dataio.io.reader import BytesLike, Reader, reader
@@ -19,7 +20,7 @@ from dataio.io.resolve import read_source
 from dataio.io.tar_stream import BLOCK, TarError, TarHeader, TarWalk
 from dataio.io.uri import local_path, parse_uri
 
-from .records import RecordSource, check_count
+from .records import RecordSource
 from .shards import Shard
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def webdataset(paths: Any, *, max_output_bytes: int = 2**30) -> RecordSource:
     (a ValueError) for one that is damaged or cut off, ValueError for a sample with the same suffix twice, DuplicateEntryError (a
     RuntimeError) for an entry that is twice in a shard.
     """
-    check_count("max_output_bytes", max_output_bytes)
+    check_count("max_output_bytes", max_output_bytes, least=1)
     return RecordSource(ShardRows(expanded(paths), max_output_bytes), sequential=True)
 
 

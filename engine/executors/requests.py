@@ -6,13 +6,12 @@ system calls and in clients that have released the GIL.
 
 from __future__ import annotations
 
-import os
 import threading
-import time
 from collections.abc import Callable
 from queue import SimpleQueue
 
 from ..settings import io_workers
+from .shared import Shared, end_threads
 
 REQUESTS_PER_WORKER = 8
 """Threads for each of DATAIO_IO_WORKERS: one waits for one request, and a request to a distant store takes tens of milliseconds."""
@@ -24,7 +23,6 @@ class _Pool:
     """The threads. Made by the first loader that sends a request, ended after the last."""
 
     def __init__(self) -> None:
-        self.users = 0
         self.requests: SimpleQueue[Request | None] = SimpleQueue()
         self.threads: list[threading.Thread] = []
         self._idle = 0
@@ -50,27 +48,10 @@ class _Pool:
                 self._idle += 1
 
     def stop(self, deadline: float) -> None:
-        for _ in self.threads:
-            self.requests.put(None)
-        for thread in self.threads:
-            if thread is not threading.current_thread():
-                # A request ends by its own timeout: it is left behind, and its thread is a daemon.
-                thread.join(max(0.0, deadline - time.monotonic()))
+        end_threads(self.threads, self.requests, deadline)  # a request that hangs ends by its own timeout
 
 
-_lock = threading.RLock()
-_shared: _Pool | None = None
-
-
-def _forget() -> None:
-    """In a forked child: the threads stayed in the parent, and one of them may have held the lock."""
-    global _lock, _shared
-    _lock = threading.RLock()
-    _shared = None
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+_shared = Shared(_Pool)
 
 
 class RequestThreads:
@@ -87,31 +68,21 @@ class RequestThreads:
 
     def submit(self, request: Request) -> None:
         """Have a thread call `request()`, in the order of submission; never blocks. Nothing is done once closed."""
-        global _shared
         pool = self._pool
         if pool is None:
-            with _lock:
+            with _shared.lock:
                 if self._closed:
                     return
                 if self._pool is None:
-                    if _shared is None:
-                        _shared = _Pool()
-                    _shared.users += 1
-                    self._pool = _shared
+                    self._pool = _shared.take()
                 pool = self._pool
         pool.submit(request, self.most)
 
     def close(self, deadline: float) -> None:
         """Give the share back; idempotent. Waits, at most until `deadline` (of `time.monotonic`), for the last loader's
         requests."""
-        global _shared
-        with _lock:
+        with _shared.lock:
             self._closed = True
             pool, self._pool = self._pool, None
-            if pool is None:
-                return
-            pool.users -= 1
-            if pool.users:
-                return
-            _shared = None
-        pool.stop(deadline)
+        if pool is not None:
+            _shared.give(pool, deadline)

@@ -5,9 +5,7 @@ Kernels release the GIL (libjpeg-turbo, OpenCV, torch, NumPy), so threads share 
 
 from __future__ import annotations
 
-import os
 import threading
-import time
 from queue import SimpleQueue
 from typing import Any
 
@@ -15,6 +13,7 @@ from ..buffers import BufferPool
 from ..settings import cpu_workers
 from ..work import run_morsel
 from .base import Task
+from .shared import Shared, end_threads
 
 
 class _Pool:
@@ -22,7 +21,6 @@ class _Pool:
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
-        self.users = 0
         self.buffers = BufferPool()
         self.tasks: SimpleQueue[Task | None] = SimpleQueue()
         self.threads = [
@@ -33,28 +31,8 @@ class _Pool:
             thread.start()
 
     def stop(self, deadline: float) -> None:
-        for _ in self.threads:
-            self.tasks.put(None)
-        for thread in self.threads:
-            if thread is not threading.current_thread():
-                # A call that does not return is left behind: its thread is a daemon.
-                thread.join(max(0.0, deadline - time.monotonic()))
+        end_threads(self.threads, self.tasks, deadline)
         self.buffers.close()
-
-
-_lock = threading.RLock()
-_shared: _Pool | None = None
-
-
-def _forget() -> None:
-    """In a forked child: the pool's threads stayed in the parent, and one of them may have held the lock."""
-    global _lock, _shared
-    _lock = threading.RLock()
-    _shared = None
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
 
 
 def _work(tasks: SimpleQueue[Task | None]) -> None:
@@ -82,6 +60,9 @@ def _work(tasks: SimpleQueue[Task | None]) -> None:
         task = None
 
 
+_shared = Shared(lambda: _Pool(cpu_workers()))
+
+
 class ThreadExecutor:
     """A loader's share of the process-wide pool."""
 
@@ -90,16 +71,12 @@ class ThreadExecutor:
     morsel_rows = 16
 
     def __init__(self, reason: str = "") -> None:
-        global _shared
         self._reason = reason
-        with _lock:
-            if _shared is None:
-                _shared = _Pool(cpu_workers())
-            _shared.users += 1
-            self._pool: _Pool | None = _shared
-        self.workers = _shared.workers
-        self.buffers = _shared.buffers
-        self._tasks = _shared.tasks
+        pool = _shared.take()
+        self._pool: _Pool | None = pool
+        self.workers = pool.workers
+        self.buffers = pool.buffers
+        self._tasks = pool.tasks
 
     def submit(self, task: Task) -> None:
         self._tasks.put(task)
@@ -113,13 +90,7 @@ class ThreadExecutor:
         return {"kind": "thread", "reason": self._reason, "gil_share": None}
 
     def close(self, deadline: float) -> None:
-        global _shared
-        with _lock:
+        with _shared.lock:
             pool, self._pool = self._pool, None
-            if pool is None:
-                return
-            pool.users -= 1
-            if pool.users:
-                return
-            _shared = None
-        pool.stop(deadline)
+        if pool is not None:
+            _shared.give(pool, deadline)

@@ -213,11 +213,6 @@ class Download:
         """Whether the bytes are decoded on the way: their number is not known, and only `read1` gives them."""
         return self._decoder is not None
 
-    @property
-    def validator(self) -> str | None:
-        """What holds later requests to this version."""
-        return self._validator
-
     def _next(self, take: Callable[[Answer, int | None], T], size: Callable[[T], int], nothing: T) -> T:
         while True:
             left = None if self.end is None else self.end - self.at

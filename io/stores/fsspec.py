@@ -70,7 +70,7 @@ class FsspecStore(Store):
         self.fs = fs
         self.scheme = scheme
         self.name = bucket
-        self.direct_copy = self.streams_writes = True
+        self.streams_writes = True
 
     @classmethod
     def of(cls, uri: Uri) -> FsspecStore:

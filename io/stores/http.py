@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import re
 import urllib.parse
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from time import time as now
@@ -32,8 +32,6 @@ from .web import Answer, WebClient, user_agent
 
 CHUNK = 1 << 18
 """Largest chunk of a body, in bytes."""
-NEAR = 1 << 16
-"""Bytes between two ranges up to which they are fetched by one request."""
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
@@ -213,7 +211,7 @@ class HttpStore(Store):
         except MemoryError as error:
             raise HttpTooLargeError(f"{masked(download.uri)}: {size} bytes do not fit into memory") from error
         fill(download, view, self._piece(key, download, headers))
-        return made if size > 1 else view.tobytes()
+        return made
 
     def _piece(self, key: str, begun: Download, headers: Mapping[str, str] | None) -> Callable[[int, memoryview], None] | None:
         """Fetches another part of the object that a download has begun; None when that cannot be held to its version."""
@@ -233,25 +231,6 @@ class HttpStore(Store):
                 download.close()
 
         return fetch
-
-    def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]], *, if_match: str | None = None) -> list[BytesLike]:
-        """See `Store.get_ranges`; ranges at most `NEAR` bytes apart come by one request."""
-        order = sorted(range(len(ranges)), key=lambda at: ranges[at])
-        found: list[BytesLike] = [b""] * len(ranges)
-        group: list[int] = []
-        for position, at in enumerate(order):
-            group.append(at)
-            end = max(ranges[one][0] + ranges[one][1] for one in group)
-            following = ranges[order[position + 1]][0] if position + 1 < len(order) else None
-            if following is not None and following <= end + NEAR:
-                continue
-            start = ranges[group[0]][0]
-            data = memoryview(self.get(key, start, end - start, if_match=if_match))
-            for one in group:
-                offset, size = ranges[one]
-                found[one] = bytes(data[offset - start : offset - start + size])
-            group = []
-        return found
 
     def open(
         self,

@@ -37,7 +37,6 @@ class LocalStore(Store):
 
     scheme = "file"
     name = ""
-    direct_copy = True
     streams_writes = True
 
     # ---------------------------------------------------------------- reading

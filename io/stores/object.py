@@ -28,7 +28,6 @@ from .uploads import ObstoreUpload, PartsUpload
 class ObjectStore(ObjectReads):
     """One bucket. Copies on the server's side; writes hold a few parts at most."""
 
-    direct_copy = True
     streams_writes = True
 
     # ------------------------------------------------------------------- listing

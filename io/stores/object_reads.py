@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -17,7 +17,6 @@ from ..store import Body, BytesLike, ObjectInfo, Store, check_range
 from .download import bare_etag
 from .object_access import Access
 from .object_errors import translated
-from .ranges import grouped
 from .sdk import CHUNK, SdkClient, is_plain
 
 T = TypeVar("T")
@@ -281,34 +280,6 @@ class ObjectReads(Store):
         out[: len(first)] = first
         self._fill(key, offset + len(first), out[len(first) : size], meta["e_tag"])
         return size
-
-    def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]], *, if_match: str | None = None) -> list[BytesLike]:
-        """See `Store.get_ranges`. Near ranges come by one request, several requests at a time, all of one version."""
-        for offset, size in ranges:
-            check_range(offset, size, self.uri(key))
-        groups = grouped(ranges)
-        if not groups:
-            return []
-        found: list[BytesLike] = [b""] * len(ranges)
-        if len(groups) > 1 and if_match is None:
-            if_match = self.head(key).etag
-
-        def read(group: tuple[int, int, list[int]]) -> None:
-            begin, size, members = group
-            data = memoryview(self.get(key, begin, size, if_match=if_match))
-            for at in members:
-                start, length = ranges[at]
-                if start > begin + len(data):
-                    self._at_the_end(key, start, if_match)
-                found[at] = data[start - begin : start - begin + length]
-
-        if len(groups) == 1:
-            read(groups[0])
-        else:
-            with ThreadPoolExecutor(min(READERS, len(groups)), "dataio-range") as pool:
-                for future in [pool.submit(read, group) for group in groups]:
-                    future.result()
-        return found
 
     def open(
         self,

@@ -193,7 +193,20 @@ def test_near_ranges_come_by_one_request(server: MisbehavingServer) -> None:
     store, key = at(server.script("/merged", Reply(body=body)))
     found = store.get_ranges(key, [(200_000, 10), (0, 5), (100, 7), (3, 4)])
     assert [bytes(part) for part in found] == [body[200_000:200_010], body[:5], body[100:107], body[3:7]]
-    assert parts_of(server.seen) == ["bytes=0-106", "bytes=200000-200009"]
+    assert [seen.method for seen in server.seen].count("HEAD") == 1  # whose version the far ones are held to
+    reads = [seen for seen in server.seen if seen.method == "GET"]
+    assert sorted(filter(None, parts_of(reads))) == ["bytes=0-106", "bytes=200000-200009"]
+    assert len(reads) == 2
+
+
+@pytest.mark.usefixtures("own_way")
+def test_ranges_far_apart_are_of_one_version(server: MisbehavingServer) -> None:
+    body = bytes(1 << 18)
+    first, later = ({"ETag": f'"{version}"'} for version in ("a", "b"))
+    url = server.script("/replaced", Reply(body=body, headers=first), Reply(body=body, headers=first), Reply(body=body, headers=later))
+    store, key = at(url)
+    with pytest.raises(ChangedError, match="replaced"):
+        store.get_ranges(key, [(0, 10), (200_000, 10)])
 
 
 @pytest.mark.parametrize("offset", [len(BODY) + 1, 10**12])

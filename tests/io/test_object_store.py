@@ -26,12 +26,12 @@ from dataio.io.errors import (
     StoreError,
     TransferError,
 )
+from dataio.io.merged_ranges import grouped
 from dataio.io.store import open_store
 from dataio.io.stores import object_access
 from dataio.io.stores.amazon import parse_page
 from dataio.io.stores.object import ObjectStore
 from dataio.io.stores.object_reads import LARGE
-from dataio.io.stores.ranges import grouped
 from dataio.io.stores.sdk import is_plain
 
 from ..servers.misbehaving import MisbehavingServer, Reply, misbehaving, parts_of

@@ -112,6 +112,19 @@ def test_a_window_behind_the_end_is_empty_on_files_and_an_error_in_stores(tmp_pa
         dataio.reader(written(S3(s3_server, s3_bucket)), offset=10**6, size=5).read_all()
 
 
+def test_several_parts_at_once(place: Place) -> None:
+    data = content(300_000)
+    made = dataio.reader(written(place, data), offset=10, size=299_000)
+    parts = [(298_999, 5), (0, 3), (150_000, 4), (2, 2), (7, 0), (10**6, 5)]
+    assert made.read_ranges(parts) == [data[10:299_010][start : start + length] for start, length in parts]
+
+
+@pytest.mark.parametrize("part", [(-1, 1), (0, -1)])
+def test_parts_have_no_negative_numbers(tmp_path: Path, part: tuple[int, int]) -> None:
+    with pytest.raises(ValueError, match="negative"):
+        dataio.reader(written(Folder(tmp_path))).read_ranges([(0, 1), part])
+
+
 def test_an_empty_object(place: Place) -> None:
     made = dataio.reader(written(place, b""))
     assert made.read_all() == made.read_range(0, 5) == made.open().read() == b""
