@@ -108,7 +108,6 @@ class Experience:
             each = sum(spent[0] for spent in result.counters.values()) / result.length
             self.record_ns += (each - self.record_ns) * (0.2 if self.record_ns else 1.0)
 
-
     def fetched(self, nbytes: int, values: int) -> None:
         """Note what the values of a morsel took."""
         each = max(1.0, nbytes / values)  # 0 says that nothing is known

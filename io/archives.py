@@ -213,7 +213,7 @@ class ZipEntry:
 
 
 class ZipIndex:
-    """The files of a zip archive by name."""
+    """The files of a zip archive by name; `entries` has the last one first."""
 
     def __init__(self, entries: dict[str, ZipEntry], twice: set[str]) -> None:
         self._entries = entries
@@ -221,6 +221,10 @@ class ZipIndex:
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    def __iter__(self) -> Iterator[ZipEntry]:
+        """The files in the order of the archive."""
+        return reversed(self._entries.values())
 
     def find(self, name: str, archive: str) -> ZipEntry:
         """Raises: ArchiveError: no such entry, or several."""

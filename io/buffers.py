@@ -12,8 +12,10 @@ _HEADER = bytes.__basicsize__ - 1
 """Bytes of a bytes object before its content, in CPython."""
 _LARGE = 1 << 22
 """Bytes from which the system is asked for its large pages, as NumPy does: filling new memory is then three times as fast."""
-_madvise = getattr(ctypes.CDLL(None), "madvise", None)
-if _madvise is not None:
+_HUGE_PAGES: int | None = getattr(mmap, "MADV_HUGEPAGE", None)
+"""Only Linux has them."""
+if _HUGE_PAGES is not None:
+    _madvise = ctypes.CDLL(None).madvise
     _madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
@@ -30,9 +32,9 @@ def new_bytes(size: int) -> tuple[bytes, memoryview]:
     if not size:  # CPython has one such object; those of one byte are shared only where their content is given
         return made, memoryview(bytearray())
     address = id(made) + _HEADER
-    if size >= _LARGE and _madvise is not None and hasattr(mmap, "MADV_HUGEPAGE"):
+    if size >= _LARGE and _HUGE_PAGES is not None:
         begin = -(-address // mmap.PAGESIZE) * mmap.PAGESIZE
-        _madvise(begin, (address + size - begin) // mmap.PAGESIZE * mmap.PAGESIZE, mmap.MADV_HUGEPAGE)  # it may refuse
+        _madvise(begin, (address + size - begin) // mmap.PAGESIZE * mmap.PAGESIZE, _HUGE_PAGES)  # it may refuse
     place = (ctypes.c_char * size).from_address(address)
     place.owner = made  # type: ignore[attr-defined]  # as long as a view of it lives, wherever
     return made, memoryview(place).cast("B")

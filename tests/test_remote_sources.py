@@ -250,3 +250,11 @@ def test_archive_refuses() -> None:
         dataio.archive(3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="max_output_bytes"):
         dataio.archive("x.tar", max_output_bytes=0)
+
+
+@pytest.mark.parametrize(("setting", "value"), [("DATAIO_ZIP_MAX_ENTRIES", "2"), ("DATAIO_ZIP_CENTRAL_DIRECTORY_MAX_BYTES", "50")])
+def test_a_zip_whose_directory_is_over_the_limits_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: str, value: str) -> None:
+    monkeypatch.setenv(setting, value)
+    (tmp_path / "x.zip").write_bytes(zip_of(dict.fromkeys("abc", b""), zipfile.ZIP_STORED))
+    with pytest.raises(ValueError, match=setting):
+        dataio.archive(tmp_path / "x.zip").keys()

@@ -8,9 +8,10 @@ from functools import cached_property
 from typing import Any
 
 from dataio.engine.source import IndexedSource, Pass
+from dataio.io.archives import sparse, zip_index
 from dataio.io.arguments import check_count
 from dataio.io.reader import Reader, reader
-from dataio.io.tar_stream import TarError, TarWalk
+from dataio.io.tar_stream import TarWalk
 from dataio.io.uri import parse_uri
 
 from .records import RecordSource
@@ -75,16 +76,9 @@ class Archive:
         return self._zip() if self.path.lower().endswith(".zip") else self._tar()
 
     def _zip(self) -> list[tuple[str, int, Reader]]:
-        import zipfile
-
-        whole = reader(self.path)
-        try:
-            with whole.open() as file, zipfile.ZipFile(file) as found:
-                infos = [info for info in found.infolist() if not info.is_dir()]
-        except zipfile.BadZipFile as error:
-            raise ValueError(f"{self.path} is no zip file, or damaged: {error}") from error
-        limit = self.max_output_bytes
-        return [(i.filename, i.file_size, whole.zip_entry(i.filename, max_output_bytes=limit)) for i in infos]
+        whole, limit = reader(self.path), self.max_output_bytes
+        found = zip_index(None, whole.open, self.path)
+        return [(entry.name, entry.size, whole.zip_entry(entry.name, max_output_bytes=limit)) for entry in found]
 
     def _tar(self) -> list[tuple[str, int, Reader]]:
         found: list[tuple[str, int, Reader]] = []
@@ -92,7 +86,7 @@ class Archive:
             walk = TarWalk(tape, self.path)
             while (entry := walk.next()) is not None:
                 if entry.kind == "sparse":
-                    raise TarError(f"{self.path}: {entry.name!r} is a sparse file, whose content is not stored as it is")
+                    raise sparse(entry.name, self.path)
                 if entry.kind == "file":
                     made = TarReader(self.path, entry, None, packed=packed, limit=self.max_output_bytes)
                     found.append((entry.name, entry.size, made))

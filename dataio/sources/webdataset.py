@@ -12,6 +12,7 @@ from dataio.engine.errors import CheckpointError
 from dataio.engine.permutation import Permutation
 from dataio.engine.source import Pass, RowSource
 from dataio.engine.streams import WHOLE, Chunk, Stream, source_error
+from dataio.io.archives import sparse
 from dataio.io.arguments import check_count
 from dataio.io.errors import ResponseTooLargeError
 from dataio.io.ranges import MemoryRanges, Window
@@ -348,7 +349,7 @@ class _Samples:
             if not stem or not dot or stem[0] == "_":
                 continue
             if header.kind == "sparse":
-                raise TarError(f"the shard {self._shard.uri}: {name!r} is a sparse file, whose content is not stored as it is")
+                raise sparse(name, f"the shard {self._shard.uri}")
             return header, stem, suffix
         self._end = self._tape.position - BLOCK  # where the end marker begins
         if self._shard.packed:  # its checksum stands behind that

@@ -17,6 +17,7 @@ from ..store import Body, BytesLike, ObjectInfo, Store, check_range
 from .download import bare_etag
 from .object_access import Access
 from .object_errors import translated
+from .obstore_threads import obstore_threads
 from .sdk import CHUNK, SdkClient, is_plain
 
 T = TypeVar("T")
@@ -31,19 +32,6 @@ _PROGRESS = 1 << 20
 """Bytes between two breaks of a body after which the count of attempts begins anew."""
 
 
-class _Runtime:
-    """obstore's threads, which do not survive a fork and cannot be started anew there."""
-
-    started = lost = False
-
-    def forked(self) -> None:
-        self.lost = self.started
-
-
-_runtime = _Runtime()
-in_child(_runtime, _Runtime.forked)
-
-
 class ObjectReads(Store):
     """One bucket, as far as reading goes."""
 
@@ -56,7 +44,7 @@ class ObjectReads(Store):
         in_child(self, ObjectReads._renew_in_child)
         import obstore
 
-        _runtime.started = True
+        obstore_threads.started = True
         self._get: Any = obstore.get
         clients = [access.obstore(self._transport.timeout) for _ in range(OBJECT_SHARDS.get())]
         self._reads = clients[0]
@@ -70,7 +58,7 @@ class ObjectReads(Store):
     # ------------------------------------------------------------------- clients
 
     def _obstore_serves(self, key: str) -> bool:
-        return not _runtime.lost and is_plain(key)
+        return not obstore_threads.lost and is_plain(key)
 
     def _client(self) -> Any:
         """obstore's store for reads of ordinary size."""
@@ -104,7 +92,7 @@ class ObjectReads(Store):
         return found
 
     def _odd(self, key: str) -> SdkClient:
-        return self.sdk("a forked process" if _runtime.lost else f"the key {key!r}")
+        return self.sdk("a forked process" if obstore_threads.lost else f"the key {key!r}")
 
     def _once(self, uri: str, request: Callable[[], T]) -> T:
         """One attempt, with its errors translated."""

@@ -14,7 +14,7 @@ from typing import Any
 from ..config import Transport
 from ..store import BytesLike
 from .object_errors import failure_of
-from .object_reads import _runtime
+from .obstore_threads import obstore_threads
 
 LARGEST = 1 << 23
 """Bytes up to which a whole object comes by one request."""
@@ -40,7 +40,7 @@ def may_go(transport: Transport) -> bool:
     """Whether obstore can reach servers as the transport says."""
     plain = transport.proxy is None and transport.ca_certificates is None and transport.attempts > 1
     proxies = {name for name, value in urllib.request.getproxies().items() if value and name != "no"}
-    return plain and not proxies and not _runtime.lost
+    return plain and not proxies and not obstore_threads.lost
 
 
 class QuickGet:
@@ -58,7 +58,7 @@ class QuickGet:
             "user_agent": user_agent,
             "default_headers": {"Accept-Encoding": "identity"},
         }
-        _runtime.started = True
+        obstore_threads.started = True
         self._store = HTTPStore(root, client_options=options, retry_config={"max_retries": 0})  # type: ignore[arg-type]
         self._failures = 0
         self._last_was_large = False
@@ -66,7 +66,7 @@ class QuickGet:
     def serves(self, key: str, size: int | None) -> bool:
         """Whether to try this way."""
         large = self._last_was_large if size is None else not 0 < size <= LARGEST
-        return self._failures < _FAILURES and not large and not _runtime.lost and _SIMPLE.fullmatch(key) is not None
+        return self._failures < _FAILURES and not large and not obstore_threads.lost and _SIMPLE.fullmatch(key) is not None
 
     def saw(self, size: int) -> None:
         """Learn of the size of a whole object: the next one is likely to be like it."""
