@@ -212,7 +212,12 @@ class AmazonAccess(Access):
         else:
             config["virtual_hosted_style_request"] = "." not in self.bucket  # a dot does not fit the certificate
         options: dict[str, Any] = {}
-        if self.keys is not None:
+        if isinstance(self.keys, tuple) and (self.keys[2] or not os.environ.get("AWS_SESSION_TOKEN")):
+            # A provider is asked for every request, for which obstore's thread has to win the interpreter lock.
+            config |= {"access_key_id": self.keys[0], "secret_access_key": self.keys[1]}
+            if self.keys[2]:
+                config["session_token"] = self.keys[2]
+        elif self.keys is not None:
             options["credential_provider"] = _KeyProvider(self.keys)
         return S3Store(
             self.bucket,
