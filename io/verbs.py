@@ -50,9 +50,10 @@ def read(
     """
     if (offset is None) != (size is None):
         raise ValueError("a range needs both offset and size")
-    for name, number in (("offset", offset), ("size", size), ("max_response_bytes", max_response_bytes)):
-        if number is not None:
-            check_count(name, number)
+    if offset is not None or max_response_bytes is not None:
+        for name, number in (("offset", offset), ("size", size), ("max_response_bytes", max_response_bytes)):
+            if number is not None:
+                check_count(name, number)
     store, key = open_store(uri, cache=cache)
     _check_headers(store, headers)
     data = store.get(key, offset or 0, size, headers=headers, limit=max_response_bytes)
