@@ -18,7 +18,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeAlias, TypeVar
 
 from .engine.executors.requests import RequestThreads
-from .engine.forks import in_child
+from .engine.executors.shared import Shared
 from .io import transfer, verbs
 from .io.parallel import stopped_by
 from .io.stream import Event, Stream
@@ -171,43 +171,21 @@ def _settle(future: asyncio.Future[Taken], taken: Taken) -> None:
 # -------------------------------------------------------------------- verbs
 
 
-class _Threads:
-    """The process-wide threads of `engine.executors.requests`, in use as long as some request is under way."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._users = 0
-        self._share: RequestThreads | None = None
-        in_child(self, _Threads._renew)
-
-    @staticmethod
-    def _renew(threads: _Threads) -> None:
-        threads._lock, threads._users, threads._share = threading.Lock(), 0, None
-
-    def submit(self, request: Callable[[], None]) -> None:
-        """Call `request()` in a thread, without waiting."""
-
-        def run() -> None:
-            try:
-                request()
-            finally:
-                self._end()
-
-        with self._lock:
-            self._users += 1
-            if self._share is None:
-                self._share = RequestThreads()
-            self._share.submit(run)
-
-    def _end(self) -> None:
-        with self._lock:
-            self._users -= 1
-            if self._users == 0 and self._share is not None:
-                share, self._share = self._share, None
-                share.close(time.monotonic())  # nothing to wait for: this was the last request
+_threads = Shared(RequestThreads, RequestThreads.close)
+"""The process-wide threads for requests, in use as long as some request is under way."""
 
 
-_threads = _Threads()
+def _submit(request: Callable[[], None]) -> None:
+    """Call `request()` in a thread, without waiting."""
+    share = _threads.take()
+
+    def run() -> None:
+        try:
+            request()
+        finally:
+            _threads.give(share, time.monotonic())  # nothing to wait for: the last one to give it back is the last request
+
+    share.submit(run)
 
 
 async def _in_thread(work: Callable[..., T], *arguments: Any, **options: Any) -> T:
@@ -223,7 +201,7 @@ async def _in_thread(work: Callable[..., T], *arguments: Any, **options: Any) ->
         except BaseException as error:
             future.set_exception(error)
 
-    _threads.submit(request)
+    _submit(request)
     try:
         return await asyncio.wrap_future(future)
     except asyncio.CancelledError:
@@ -284,7 +262,7 @@ class AsyncStream:
         """Stop reading and give the connection back; more than once is fine."""
         self._closed = True
         if self._lock.locked():
-            _threads.submit(self._close)  # the read ends by itself or by its timeout, and nobody waits for it
+            _submit(self._close)  # the read ends by itself or by its timeout, and nobody waits for it
         else:
             await _in_thread(self._close)
 

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 from .engine.batch import FinishedBatch, SlotColumn
-from .outputs import to_torch
+from .formats.frameworks import to_torch
 
 Tensor: TypeAlias = Any
 """A torch tensor; the annotation does not load torch."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, wraps
+from functools import wraps
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from .engine.errors import missing_dependency
+from .formats.frameworks import to_torch
 
 Adapter: TypeAlias = Callable[[Any], Any]
 
@@ -54,19 +54,6 @@ class DlpackTensor:
         return f"DlpackTensor(shape={self.shape}, dtype={self.dtype!r})"
 
 
-def to_torch(array: np.ndarray) -> Any:
-    """A torch tensor over the same memory. (`from_numpy` shares it as `from_dlpack` does, at a third of the cost per row.)
-
-    Element types that NumPy lacks (bfloat16, float8) come out as torch's own.
-    """
-    torch = _torch()
-    if array.dtype.kind != "V":
-        return torch.from_numpy(array)
-    from .formats.weights.tensors import bits, torch_name
-
-    return torch.from_numpy(bits(array)).view(getattr(torch, str(torch_name(array.dtype))))
-
-
 def numpy_only(adapter: Adapter) -> Adapter:
     """The adapter, refusing element types that only torch has.
 
@@ -81,15 +68,6 @@ def numpy_only(adapter: Adapter) -> Adapter:
         return adapter(array)
 
     return checked
-
-
-@cache
-def _torch() -> Any:
-    try:
-        import torch
-    except ImportError:
-        raise missing_dependency("torch", "torch", 'output="torch"') from None
-    return torch
 
 
 def to_jax(array: np.ndarray) -> Any:

@@ -33,5 +33,10 @@ def checked_headers(scheme: str, headers: Mapping[str, str]) -> dict[str, str]:
         raise TypeError(f"headers must be a mapping of str to str, got {type(headers).__name__}")
     if scheme not in HTTP_SCHEMES:
         raise UnsupportedError(f"headers go with http:// and https:// only, not with {scheme}://")
-    remember(value for name, value in headers.items() if name.lower() not in _HARMLESS)
+    remember_secrets(headers)
     return dict(headers)
+
+
+def remember_secrets(headers: Mapping[str, str]) -> None:
+    """Mask the values of headers that may be secret from now on."""
+    remember(value for name, value in headers.items() if name.lower() not in _HARMLESS)

@@ -10,10 +10,11 @@ from email.utils import formatdate
 from typing import TypedDict
 
 from .arguments import check_count
-from .errors import ResponseTooLargeError, UnsupportedError
+from .errors import ResponseTooLargeError
+from .headers import checked_headers
 from .secrets import masked
 from .store import Body, ObjectInfo, open_store
-from .uri import HTTP_SCHEMES, Uri, parse_uri
+from .uri import Uri, parse_uri
 
 LONGEST_LINE = 1 << 26
 """Bytes of one line, and of the data of one event; a longer one is an error instead of memory without bound."""
@@ -312,8 +313,8 @@ def stream(
         if number is not None:
             check_count(name, number)
     parsed = parse_uri(uri)
-    if headers is not None and parsed.scheme not in HTTP_SCHEMES:
-        raise UnsupportedError(f"headers go with http:// and https:// only, not with {parsed.scheme}://")
+    if headers is not None:
+        checked_headers(parsed.scheme, headers)
     store, key = open_store(parsed)
     body = store.open(key, offset or 0, size, headers=headers, limit=max_response_bytes)
     length = body.info.size

@@ -9,11 +9,12 @@ from typing import Any, TypeAlias
 from .arguments import check_count
 from .errors import ObjectNotFoundError, UnsupportedError
 from .globbing import fixed_part, folder_matcher, has_wildcards, matcher, within_one_folder
+from .headers import checked_headers
 from .store import BytesLike, ObjectInfo, Store, open_store
 from .stores.local import LocalStore
 from .stores.local_tree import walk
 from .stream import HeadInfo
-from .uri import HTTP_SCHEMES, Uri, parse_uri
+from .uri import Uri, parse_uri
 
 UriLike: TypeAlias = str | os.PathLike[str]
 SIGNED_METHODS = ("GET", "PUT", "HEAD")
@@ -55,7 +56,8 @@ def read(
             if number is not None:
                 check_count(name, number)
     store, key = open_store(uri, cache=cache)
-    _check_headers(store, headers)
+    if headers is not None:
+        checked_headers(store.scheme, headers)
     data = store.get(key, offset or 0, size, headers=headers, limit=max_response_bytes)
     return data if isinstance(data, bytes) else bytes(data)
 
@@ -185,7 +187,8 @@ def head(uri: UriLike, *, headers: Mapping[str, str] | None = None) -> HeadInfo:
     """
     parsed = parse_uri(uri)
     store, key = open_store(parsed)
-    _check_headers(store, headers)
+    if headers is not None:
+        checked_headers(store.scheme, headers)
     return HeadInfo.of(parsed, store.head(key, headers=headers))
 
 
@@ -197,7 +200,8 @@ def exists(uri: UriLike, *, headers: Mapping[str, str] | None = None) -> bool:
         TimeoutError, ConnectionError: the store cannot be asked.
     """
     store, key = open_store(uri)
-    _check_headers(store, headers)
+    if headers is not None:
+        checked_headers(store.scheme, headers)
     return store.exists(key, headers=headers)
 
 
@@ -310,8 +314,3 @@ def uri_of(store: Store, info: ObjectInfo) -> str:
 def missing(uri: object) -> ObjectNotFoundError:
     """The error for a source that is not there."""
     return ObjectNotFoundError("no such file, folder or object", uri=str(uri))
-
-
-def _check_headers(store: Store, headers: Mapping[str, str] | None) -> None:
-    if headers is not None and store.scheme not in HTTP_SCHEMES:
-        raise UnsupportedError(f"headers= is for http:// and https://, not for {store.scheme}://")

@@ -51,7 +51,7 @@ class _Pool:
         end_threads(self.threads, self.requests, deadline)  # a request that hangs ends by its own timeout
 
 
-_shared = Shared(_Pool)
+_shared = Shared(_Pool, _Pool.stop)
 
 
 class RequestThreads:

@@ -6,19 +6,11 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from ..forks import in_child
 
-
-class Pool(Protocol):
-    """What can be ended."""
-
-    def stop(self, deadline: float) -> None:
-        """End it, waiting at most until `deadline` (of `time.monotonic`)."""
-
-
-P = TypeVar("P", bound=Pool)
+P = TypeVar("P")
 
 
 class Shared(Generic[P]):
@@ -31,8 +23,9 @@ class Shared(Generic[P]):
         users: how many there are.
     """
 
-    def __init__(self, make: Callable[[], P]) -> None:
-        self._make = make
+    def __init__(self, make: Callable[[], P], end: Callable[[P, float], None]) -> None:
+        """`end(pool, deadline)` waits at most until `deadline` (of `time.monotonic`)."""
+        self._make, self._end = make, end
         self.lock = threading.RLock()
         self.pool: P | None = None
         self.users = 0
@@ -61,7 +54,7 @@ class Shared(Generic[P]):
             if self.users:
                 return
             self.pool = None
-        pool.stop(deadline)
+        self._end(pool, deadline)
 
 
 def end_threads(threads: Sequence[threading.Thread], tasks: SimpleQueue[Any], deadline: float) -> None:

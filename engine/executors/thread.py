@@ -60,7 +60,7 @@ def _work(tasks: SimpleQueue[Task | None]) -> None:
         task = None
 
 
-_shared = Shared(lambda: _Pool(cpu_workers()))
+_shared = Shared(lambda: _Pool(cpu_workers()), _Pool.stop)
 
 
 class ThreadExecutor:

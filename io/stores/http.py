@@ -21,6 +21,7 @@ from ..errors import (
     TransferError,
     UnsupportedError,
 )
+from ..headers import remember_secrets
 from ..retry import PassingError, with_retries
 from ..secrets import masked, remember
 from ..store import Body, BytesLike, ObjectInfo, Store, check_range
@@ -332,7 +333,7 @@ def _checked(headers: Mapping[str, str] | None) -> dict[str, str]:
         if name.lower() == "range":
             raise ValueError("a Range header would hide which part is read: give offset and size instead")
         checked[{"user-agent": "User-Agent", "accept": "Accept", "accept-encoding": "Accept-Encoding", "authorization": "Authorization"}.get(name.lower(), name)] = value
-    remember(value for name, value in checked.items() if name == "Authorization")
+    remember_secrets(checked)
     return checked
 
 
