@@ -85,6 +85,14 @@ _NAMES = {
     "urls": "sources",
     "webdataset": "sources",
     "stream": "io.stream",
+    # arrays and images
+    "Npz": "sources",
+    "npz": "sources",
+    "read_image": "images",
+    "read_numpy": "formats.numpy_files",
+    "write_image": "formats.image.files",
+    "write_npz": "formats.numpy_files",
+    "write_numpy": "formats.numpy_files",
     # stores of a user's own
     "Body": "io.store",
     "ObjectInfo": "io.store",

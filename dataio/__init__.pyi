@@ -36,6 +36,11 @@ from .engine.registry import register_kernel as register_kernel
 from .engine.registry import register_op as register_op
 from .engine.stats import op_stats as op_stats
 from .engine.stats import reset_op_stats as reset_op_stats
+from .formats.image.files import write_image as write_image
+from .formats.numpy_files import read_numpy as read_numpy
+from .formats.numpy_files import write_npz as write_npz
+from .formats.numpy_files import write_numpy as write_numpy
+from .images import read_image as read_image
 from .io.cache import Cache as Cache
 from .io.config import clear_credentials as clear_credentials
 from .io.config import clear_transport_overrides as clear_transport_overrides
@@ -79,6 +84,7 @@ from .query import scan as scan
 from .settings import env_vars as env_vars
 from .sharding import ShardSpec as ShardSpec
 from .sources import Archive as Archive
+from .sources import Npz as Npz
 from .sources import RecordSource as RecordSource
 from .sources import archive as archive
 from .sources import concat as concat
@@ -89,6 +95,7 @@ from .sources import from_iterator as from_iterator
 from .sources import from_sampler as from_sampler
 from .sources import manifest as manifest
 from .sources import mix as mix
+from .sources import npz as npz
 from .sources import records as records
 from .sources import urls as urls
 from .sources import webdataset as webdataset

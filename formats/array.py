@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import math
-import struct
-import sys
-from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -15,43 +11,19 @@ from ..engine.errors import OpError
 from ..engine.registry import register_check, register_kernel, register_op
 from ..engine.schema import Layout, Shape, Takes, TensorType
 from .libraries import opencv
+from .npy_header import NpyHeader, check_payload, read_npy_header
 from .raw import BytesLike, DType, as_view
 
 CASTABLE: tuple[str, ...] = (
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64",
 )  # fmt: skip
 READABLE = {*CASTABLE, "float16"}
-MAGIC = b"\x93NUMPY"
 JOIN_BELOW = 16384
 """Bytes of an .npy file below which a column is joined first: a second copy costs less than a Python step per row."""
 WORDS: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.int32, 8: np.float64}
 """Dtypes under which OpenCV moves items of that many bytes, whatever they stand for."""
 CAST_BLOCK = 16384
 """Elements that `cast` clips at a time."""
-MAX_HEADER = 65536
-"""Bytes of an .npy header; a legal one for 32 axes takes under 1,000."""
-
-
-@lru_cache(maxsize=256)
-def _parse_header(major: int, header: bytes) -> tuple[np.dtype, tuple[int, ...], bool]:
-    """dtype, shape and Fortran order; cached, since the files of one data set share a few headers."""
-    read = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
-    prefix = struct.pack("<H" if major == 1 else "<I", len(header))
-    try:
-        shape, fortran, dtype = read(io.BytesIO(prefix + header), max_header_size=MAX_HEADER)
-    except (ValueError, TypeError, SyntaxError, KeyError, MemoryError, RecursionError) as error:
-        raise OpError(f"not a valid .npy header: {error}") from error
-    if dtype.hasobject:
-        raise OpError(f".npy holds Python objects ({dtype}), which are never unpickled")
-    if dtype.names is not None or dtype.name not in READABLE:
-        raise OpError(f".npy dtype {dtype} is not supported; it takes: {', '.join(sorted(READABLE))}")
-    # NumPy's own limits, which it also holds arrays without elements to.
-    if len(shape) > 64 or min(shape, default=0) < 0 or math.prod(filter(None, shape)) * dtype.itemsize > sys.maxsize:
-        raise OpError(f"not a valid .npy header: shape {shape}")
-    return dtype, shape, fortran
-
-
-NpyHeader: TypeAlias = tuple[np.dtype, tuple[int, ...], bool, int]
 _usual: dict[bytes, NpyHeader] = {}
 """Headers that fill 128 bytes exactly, as NumPy writes all short ones, by those bytes."""
 
@@ -68,21 +40,11 @@ def _npy_header(view: memoryview) -> NpyHeader:
 
 
 def _read_npy_header(view: memoryview) -> NpyHeader:
-    if view[:6] != MAGIC:
-        raise OpError(f"not an .npy file: starts with {bytes(view[:6])!r}" if len(view) else "not an .npy file: no data")
-    if len(view) < 12:
-        raise OpError(f".npy is truncated: {len(view)} bytes", offset=len(view))
-    major = view[6]
-    if major not in (1, 2, 3):
-        raise OpError(f".npy format {major}.{view[7]} is unknown; 1.0, 2.0 and 3.0 are read")
-    start = 10 if major == 1 else 12
-    (size,) = struct.unpack_from("<H" if major == 1 else "<I", view, 8)
-    if size > MAX_HEADER:
-        raise OpError(f".npy header of {size} bytes exceeds {MAX_HEADER}")
-    if start + size > len(view):
-        raise OpError(f".npy is truncated inside its header: {len(view)} bytes", offset=len(view))
-    dtype, shape, fortran = _parse_header(major, bytes(view[start : start + size]))
-    return dtype, shape, fortran, start + size
+    header = read_npy_header(view)
+    dtype = header[0]
+    if dtype.names is not None or dtype.name not in READABLE:
+        raise OpError(f".npy dtype {dtype} is not supported; it takes: {', '.join(sorted(READABLE))}")
+    return header
 
 
 @register_op("npy", kind="decoder")
@@ -98,11 +60,10 @@ def decode_npy(data: BytesLike) -> np.ndarray:
     Source: the layout is that of `numpy.lib.format`.
     """
     view = as_view(data)
-    dtype, shape, fortran, offset = _npy_header(view)
+    header = _npy_header(view)
+    check_payload(header, len(view))
+    dtype, shape, fortran, offset = header
     count = math.prod(shape)
-    if count * dtype.itemsize > len(view) - offset:
-        text = f".npy is truncated: {dtype}{list(shape)} wants {count * dtype.itemsize} bytes, got {len(view) - offset}"
-        raise OpError(text, offset=len(view))
     if count == 0:
         return np.empty(shape, dtype.newbyteorder("="))
     flat = np.frombuffer(view, dtype, count, offset)

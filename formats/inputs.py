@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from ..engine.errors import RecordError
+from ..engine.errors import OpError, RecordError, did_you_mean
 from ..engine.source import RangeReader
 from ..io.ranges import MemoryRanges
 from ..io.ranges import open_ranges as _open_ranges
@@ -15,6 +17,23 @@ from ..io.store import BytesLike
 from ..io.uri import local_path
 
 _BYTES = (bytes, bytearray, memoryview)
+SUGGEST_BELOW = 200
+"""Keys up to which a misspelt one is compared with all."""
+
+
+class MissingKeyError(OpError, KeyError):
+    """A file holds nothing of that name; the message tells some that it has."""
+
+    def __str__(self) -> str:  # KeyError would print the repr of the message
+        return str(self.args[0]) if self.args else ""
+
+
+def missing_key(source: Any, kind: str, key: str, known: Iterable[str]) -> MissingKeyError:
+    """The error for a `kind` (such as "data set") that `source` does not have."""
+    names = list(known)
+    guess = did_you_mean(key, names) if len(names) <= SUGGEST_BELOW else ""
+    shown = ", ".join(map(repr, names[:8])) + (f", ... ({len(names)} in all)" if len(names) > 8 else "")
+    return MissingKeyError(f"{name_of(source)} holds no {kind} {key!r}{guess}; it has: {shown or 'none'}")
 
 
 def read_bytes(source: Any) -> BytesLike:
@@ -56,6 +75,16 @@ def name_of(source: Any) -> str:
     if isinstance(source, _BYTES):
         return "<bytes>"
     return masked(str(getattr(source, "uri", None) or getattr(source, "name", None) or f"<{type(source).__name__}>"))
+
+
+@contextmanager
+def naming(source: Any) -> Iterator[None]:
+    """Errors of a format (OpError and its kinds) raised inside begin with the name of the source."""
+    try:
+        yield
+    except OpError as error:
+        error.args = (f"{name_of(source)}: {error}",)
+        raise
 
 
 def _read(source: Any) -> BytesLike:

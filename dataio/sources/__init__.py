@@ -10,6 +10,7 @@ from .archive import Archive, archive
 from .binding import as_source
 from .combine import concat, mix
 from .files import files, manifest
+from .npz import Npz, npz
 from .python import from_callable, from_iterable, from_iterator
 from .records import RecordSource, records
 from .sampler import from_sampler
@@ -18,6 +19,7 @@ from .webdataset import webdataset
 
 __all__ = [
     "Archive",
+    "Npz",
     "RecordSource",
     "archive",
     "as_source",
@@ -29,6 +31,7 @@ __all__ = [
     "from_sampler",
     "manifest",
     "mix",
+    "npz",
     "records",
     "urls",
     "webdataset",

@@ -14,7 +14,8 @@ from hypothesis.extra import numpy as hnp
 
 from dataio.engine.errors import MissingFieldError, OpError
 from dataio.engine.schema import TensorType
-from dataio.formats.array import MAX_HEADER, READABLE
+from dataio.formats.array import READABLE
+from dataio.formats.npy_header import MAX_HEADER
 
 from .helpers import decoder, ops_registered_by, run
 
