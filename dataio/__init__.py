@@ -86,8 +86,11 @@ _NAMES = {
     "webdataset": "sources",
     "stream": "io.stream",
     # arrays and images
+    "Hdf5Session": "formats.hdf5.session",
     "Npz": "sources",
     "npz": "sources",
+    "open_hdf5": "formats.hdf5.session",
+    "read_hdf5": "formats.hdf5.session",
     "read_image": "images",
     "read_numpy": "formats.numpy_files",
     "write_image": "formats.image.files",

@@ -36,6 +36,9 @@ from .engine.registry import register_kernel as register_kernel
 from .engine.registry import register_op as register_op
 from .engine.stats import op_stats as op_stats
 from .engine.stats import reset_op_stats as reset_op_stats
+from .formats.hdf5.session import Hdf5Session as Hdf5Session
+from .formats.hdf5.session import open_hdf5 as open_hdf5
+from .formats.hdf5.session import read_hdf5 as read_hdf5
 from .formats.image.files import write_image as write_image
 from .formats.numpy_files import read_numpy as read_numpy
 from .formats.numpy_files import write_npz as write_npz

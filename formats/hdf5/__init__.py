@@ -1,0 +1,1 @@
+"""HDF5 files, read by h5py."""

@@ -1,0 +1,462 @@
+"""`open_hdf5` and `read_hdf5`.
+
+Library: h5py (extra `hdf5`), with the filters of hdf5plugin where that is installed. The HDF5 library reads one thing at a time,
+whatever the number of threads: h5py holds a lock around each call.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import stat
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from ...engine.errors import LimitError, OpError, missing_dependency
+from ...engine.forks import new_lock_in_child
+from ...engine.source import RangeReader
+from ...io.arguments import check_count
+from ...io.file_objects import RangeFile
+from ...io.ranges import MemoryRanges
+from ..frameworks import as_framework, check_framework
+from ..inputs import local_file, name_of, open_ranges, read_bytes
+from .links import absolute, data_set, data_sets, find
+from .selection import Selection, read_picked, select
+from .values import as_values, attributes, dtype_name, dtype_of, native, weight
+
+MAX_OUTPUT = 1 << 32
+"""Bytes of the largest result unless asked otherwise."""
+WINDOW = 1 << 18
+"""Bytes of one request for a small part of an object in a store; HDF5 has many, here and there."""
+WINDOWS = 64
+"""Windows that are kept."""
+TEXTS = 1 << 16
+"""Most strings, or rows of their own length, that are read at a time."""
+FEWEST_TEXTS = 64
+
+
+def read_hdf5(
+    uri: Any, *, key: str, selection: Any = None, framework: str = "numpy", max_output_bytes: int = MAX_OUTPUT
+) -> Any:
+    """One data set, or a part of it, of an HDF5 file: `open_hdf5` and `Hdf5Session.read`, with their arguments and errors."""
+    check_framework(framework)
+    with open_hdf5(uri, max_output_bytes=max_output_bytes) as session:
+        return session.read(key=key, selection=selection, framework=framework)
+
+
+def open_hdf5(uri: Any, *, max_output_bytes: int = MAX_OUTPUT) -> Hdf5Session:
+    """Open an HDF5 file for reading.
+
+    Args:
+        uri: a local path or URI, bytes-like, a `dataio.Reader` or an object whose `read()` returns bytes. Of an object in a store
+            only what is needed is fetched.
+        max_output_bytes: largest result of one `read`, and largest chunk of a compressed data set.
+
+    Raises:
+        FileNotFoundError, OSError: missing or unreadable.
+        ValueError: no HDF5 file, or a damaged one.
+        TypeError: a source of another kind.
+        MissingDependencyError: h5py is not installed.
+    """
+    return Hdf5Session(uri, max_output_bytes=max_output_bytes)
+
+
+class Hdf5Session:
+    """An open HDF5 file; made by `open_hdf5`, and a context manager.
+
+    Threads may share it: their reads take turns. A process that is forked opens the file anew, and so does one that gets the session
+    in a pickle. What a file says is not trusted: a shape is held against `max_output_bytes` before memory is taken, and links, storage
+    and virtual data sets that lead into other files are refused. (The HDF5 library itself is C; a file that was made to harm it
+    can do so.)
+
+    Attributes:
+        uri: the source as messages name it, "<bytes>" for memory.
+        max_output_bytes: as it was given.
+    """
+
+    def __init__(self, source: Any, *, max_output_bytes: int = MAX_OUTPUT) -> None:
+        check_count("max_output_bytes", max_output_bytes, least=1)
+        self.uri = name_of(source)
+        self.max_output_bytes = max_output_bytes
+        if not isinstance(source, (str, os.PathLike)) and not hasattr(source, "open_ranges"):
+            source = read_bytes(source)  # what can be read once
+        self._source = source
+        self._lock = threading.RLock()
+        new_lock_in_child(self, "_lock", threading.RLock)
+        self._closed = False
+        self._keys: list[str] | None = None
+        self._open()
+
+    # ------------------------------------------------------------------- what is in it
+
+    def keys(self) -> list[str]:
+        """The names of all data sets, absolute: of each group its own, sorted, then those of its groups, sorted, depth first.
+
+        A soft link to a data set counts as one; a group with several names is listed under one of them.
+        """
+        with self._using() as file:
+            if self._keys is None:
+                self._keys = list(data_sets(file["/"].id, self.uri))
+            return list(self._keys)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.keys())
+
+    def __contains__(self, key: object) -> bool:
+        """Whether there is a data set of this absolute name."""
+        if not isinstance(key, str) or key != absolute(key):
+            return False
+        from h5py import h5d
+
+        with self._using() as file:
+            try:
+                return isinstance(find(file["/"].id, key, self.uri), h5d.DatasetID)
+            except OpError:
+                return False
+
+    def metadata(self, *, key: str) -> dict[str, Any]:
+        """`{"shape", "dtype", "attrs"}` of a data set.
+
+        Returns:
+            "shape": tuple; "dtype": NumPy's name in the machine's byte order, "str" for strings of any length, "vlen[int32]" and
+            the like for rows of their own length; "attrs": by name, as Python values (int, float, str, bytes, None for empty
+            ones, arrays). The reference gives text such as `I64(5)` for these.
+
+        Raises:
+            as `read` does.
+        """
+        with self._data_set(key) as (found, what):
+            dtype = dtype_of(found, what)
+            return {"shape": _shape(found), "dtype": dtype_name(dtype), "attrs": attributes(found, what)}
+
+    # ------------------------------------------------------------------- reading
+
+    def read(self, *, key: str, selection: Any = None, copy: bool = True, framework: str = "numpy") -> Any:
+        """A data set, or a part of it; only what is selected is read (of compressed data sets the chunks that it touches).
+
+        Args:
+            key: the name, with or without the leading slash.
+            selection: None for all; an int, slice, `...`, list or array of ints (any order, repeats, negative ones) or bools, or a
+                tuple of these, one per axis, with one list at most; or a bool array of the whole shape. Each is applied to its
+                own axis, as h5py does.
+            copy: False allows a read-only view, without reading, where the elements lie in the file as NumPy has them (contiguous,
+                native byte order; a local file or bytes). A local file is mapped: one that is cut short while a view of it is
+                used kills the process, so take this for files that nobody changes.
+            framework: "numpy" or "torch".
+
+        Returns:
+            An array in memory of its own and writable (unless `copy=False`), in the machine's byte order. Integers, floats (16
+            bits too), bools, complex and compound types as NumPy has them; an array of `str` objects for strings of any length
+            (bytes that are no UTF-8 as surrogate escapes), of arrays for rows of their own length, of bytes ("S") for strings of
+            one length. A scalar data set has shape () (the reference: (1,)), an empty one (0,).
+
+        Raises:
+            KeyError: no such data set.
+            IndexError: an index out of range.
+            ValueError: damaged data; a filter that is not installed; elements that NumPy or torch has no dtype for; larger than
+                `max_output_bytes` (LimitError); a link into another file; another selection; the session is closed.
+        """
+        check_framework(framework)
+        with self._data_set(key) as (found, what):
+            dtype = dtype_of(found, what)
+            try:
+                part = select(selection, _shape(found))
+            except IndexError as error:
+                raise IndexError(f"{what}: {error}") from None
+            except OpError as error:
+                raise OpError(f"{what}: {error}") from None
+            array = None if copy else self._view(found, dtype, part)
+            if array is None:
+                self._check(found, dtype, part, what)
+                array = self._read(found, dtype, part, what)
+        return _framed(array, framework, what)
+
+    def _check(self, found: Any, dtype: np.dtype, part: Selection, what: str) -> None:
+        """Limits and filters, before memory is taken.
+
+        Raises:
+            LimitError, OpError: as `read` says.
+        """
+        limit = self.max_output_bytes
+        if part.size * max(1, dtype.itemsize) > limit:
+            need = part.size * dtype.itemsize
+            raise LimitError(f"{what}: {dtype_name(dtype)}{list(part.shape)} takes {need:,} bytes, max_output_bytes is {limit:,}")
+        if (chunk := found.chunks) is not None and (size := math.prod(chunk) * dtype.itemsize) > limit:
+            raise LimitError(f"{what} has chunks of {size:,} bytes, max_output_bytes is {limit:,}")
+        _check_filters(found.id.get_create_plist(), what)
+
+    def _read(self, found: Any, dtype: np.dtype, part: Selection, what: str) -> np.ndarray:
+        plain = native(dtype)
+        source = found if dtype.hasobject or plain == dtype else found.astype(plain)
+        if not part.size:
+            return np.empty(part.shape, plain)
+        if part.mask is not None:
+            indices: Any = part.mask
+            return as_values(_own(source[indices], part.shape, plain), dtype)
+        axis = part.array_axis
+        if dtype.hasobject:
+            out = np.empty(part.shape, plain)
+            if axis is None:
+                self._texts(source, part.indices, dtype, out, what)
+            else:
+                read_picked(lambda indices: self._texts(source, indices, dtype, None, what), part, axis, out, 1)
+        elif axis is None:
+            out = as_values(_own(source[part.indices], part.shape, plain), dtype)
+        else:
+            out = np.empty(part.shape, plain)
+            chunk = 1 if found.chunks is None else found.chunks[axis]
+            read_picked(lambda indices: as_values(source[indices], dtype), part, axis, out, chunk)
+        return np.ascontiguousarray(np.flip(out, part.flips)) if part.flips else out
+
+    def _texts(self, source: Any, indices: tuple[Any, ...], dtype: np.dtype, out: np.ndarray | None, what: str) -> np.ndarray:
+        """Elements of their own length, some at a time.
+
+        How long they are is known when they were read, and a thousand of them may stand for the same large one: at most
+        `FEWEST_TEXTS` times the file is read beyond the limit.
+        """
+        shape = tuple(len(range(index.start, index.stop, index.step)) for index in indices if isinstance(index, slice))
+        if out is None:
+            out = np.empty(shape, native(dtype))
+        most = min(TEXTS, max(FEWEST_TEXTS, self.max_output_bytes // max(1, self._size)))
+        total = 0
+        for piece, target in _halves(list(indices), out, most):
+            block = as_values(np.asarray(source[tuple(piece)], native(dtype)).reshape(target.shape), dtype)
+            total += weight(block)
+            if total > self.max_output_bytes:
+                raise LimitError(f"{what} holds more than the {self.max_output_bytes:,} bytes of max_output_bytes")
+            target[...] = block
+        return out
+
+    def _view(self, found: Any, dtype: np.dtype, part: Selection) -> np.ndarray | None:
+        """The elements where they lie, None where they cannot be had so."""
+        from h5py import h5d, h5t
+
+        plist = found.id.get_create_plist()
+        offset = found.id.get_offset()
+        if plist.get_layout() != h5d.CONTIGUOUS or offset is None or dtype.hasobject or dtype == np.bool_ or part.mask is not None:
+            return None
+        if part.array_axis is not None or not dtype.isnative or h5t.py_create(dtype) != found.id.get_type():
+            return None
+        memory = self._memory()
+        if memory is None or offset + found.size * dtype.itemsize > memory.nbytes:
+            return None
+        whole = np.ndarray(found.shape, native(dtype), memory, offset)
+        return np.flip(whole[part.indices], part.flips)
+
+    def _memory(self) -> memoryview | None:
+        """The file's bytes, read-only, where they are in memory or can be mapped."""
+        if self._ranges is None:
+            descriptor = self._file.id.get_vfd_handle()
+            size = os.fstat(descriptor).st_size
+            return memoryview(mmap.mmap(descriptor, size, access=mmap.ACCESS_READ))
+        if isinstance(self._ranges, MemoryRanges):
+            return self._ranges.read(0, self._ranges.size).toreadonly()
+        return None
+
+    # ------------------------------------------------------------------- the file
+
+    def close(self) -> None:
+        """Close the file; more than once is fine. Arrays that were read stay as they are."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                self._shut()
+
+    def __enter__(self) -> Hdf5Session:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> Any:
+        source = bytes(self._source) if isinstance(self._source, memoryview) else self._source
+        return _reopened, (source, self.max_output_bytes)
+
+    def __repr__(self) -> str:
+        return f"Hdf5Session({self.uri!r}{', closed' if self._closed else ''})"
+
+    def _open(self) -> None:
+        h5py = _h5py()
+        self._process = os.getpid()
+        self._ranges: RangeReader | None = None
+        path = local_file(self._source)
+        try:
+            if path is not None and stat.S_ISREG(os.stat(path).st_mode):
+                self._size = os.stat(path).st_size
+                self._file = h5py.File(path, "r")
+                return
+            self._ranges = open_ranges(self._source)
+            self._size = self._ranges.size
+            kept = self._ranges if isinstance(self._ranges, MemoryRanges) else _Windows(self._ranges)
+            self._file = h5py.File(RangeFile(kept, 0), "r")
+        except Exception as error:
+            if self._ranges is not None:
+                self._ranges.close()
+            if not _of_hdf5(error):
+                raise
+            raise OpError(f"{self.uri} is no HDF5 file, or damaged: {error}") from error
+
+    def _shut(self) -> None:
+        self._file.close()
+        if self._ranges is not None:
+            self._ranges.close()
+
+    @contextmanager
+    def _using(self) -> Iterator[Any]:
+        """The open file, for one thread at a time; what HDF5 complains of becomes an OpError.
+
+        Raises:
+            OpError: the session is closed, or the file damaged.
+        """
+        with self._lock:
+            if self._closed:
+                raise OpError(f"{self.uri}: this Hdf5Session is closed")
+            if self._process != os.getpid():  # forked: HDF5 shares nothing of an open file between processes
+                self._shut()
+                self._open()
+            try:
+                yield self._file
+            except Exception as error:
+                if not _of_hdf5(error):
+                    raise
+                raise OpError(f"{self.uri} is damaged, or holds what HDF5 cannot read: {error}") from error
+
+    @contextmanager
+    def _data_set(self, key: str) -> Iterator[tuple[Any, str]]:
+        """An `h5py.Dataset`, and what messages call it."""
+        if not isinstance(key, str):
+            raise TypeError(f"key is the name of a data set as str, got {type(key).__name__}")
+        with self._using() as file:
+            import h5py
+
+            found = data_set(file["/"].id, key, self.uri, self.keys)
+            what = f"{self.uri}: {absolute(key)!r}"
+            try:
+                yield h5py.Dataset(found), what
+            except Exception as error:
+                if not _of_hdf5(error):
+                    raise
+                raise OpError(f"{what} cannot be read: {error}") from error
+
+
+def _reopened(source: Any, max_output_bytes: int) -> Hdf5Session:
+    return Hdf5Session(source, max_output_bytes=max_output_bytes)
+
+
+# ------------------------------------------------------------------- around h5py
+
+
+def _h5py() -> Any:
+    try:
+        import h5py
+    except ImportError:
+        raise missing_dependency("h5py", "hdf5", "reading HDF5") from None
+    return h5py
+
+
+def _of_hdf5(error: Exception) -> bool:
+    """Whether h5py raised this for what HDF5 said, rather than the store or the system below it."""
+    plain = (OSError, ValueError, RuntimeError, KeyError, TypeError, NotImplementedError, OverflowError, MemoryError, AttributeError)
+    return type(error) in (*plain, UnicodeDecodeError) and getattr(error, "errno", None) is None
+
+
+def _check_filters(plist: Any, what: str) -> None:
+    """Refuse a data set whose filters are not there.
+
+    Raises:
+        OpError: naming the filter and how to get it.
+    """
+    if plist.all_filters_avail():
+        return
+    try:
+        import hdf5plugin  # noqa: F401  (registers its filters)
+    except ImportError:
+        hint = "; pip install 'dataio-py[hdf5]' brings those of hdf5plugin"
+    else:
+        hint = "; neither HDF5 nor hdf5plugin has it"
+    from h5py import h5z
+
+    for number in range(plist.get_nfilters()):
+        code, _, _, name = plist.get_filter(number)
+        if not h5z.filter_avail(code):
+            text = name.decode("utf-8", "replace")
+            raise OpError(f"{what} is stored through the filter {code} ({text or 'without a name'}), which is not installed{hint}")
+
+
+def _shape(found: Any) -> tuple[int, ...]:
+    return (0,) if found.shape is None else tuple(found.shape)
+
+
+def _own(block: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """An array, also of what h5py gives as a scalar."""
+    return block if isinstance(block, np.ndarray) else np.array(block, dtype).reshape(shape)
+
+
+def _halves(indices: list[Any], out: np.ndarray, most: int) -> Iterator[tuple[list[Any], np.ndarray]]:
+    """A selection and its place, cut in halves along the longest axis until each has at most `most` elements."""
+    if out.size <= most or not out.ndim:
+        yield indices, out
+        return
+    target = int(np.argmax(out.shape))
+    axis = [at for at, index in enumerate(indices) if isinstance(index, slice)][target]
+    cut, whole = out.shape[target] // 2, indices[axis]
+    middle = whole.start + cut * whole.step
+    for part, place in ((slice(whole.start, middle, whole.step), slice(0, cut)), (slice(middle, whole.stop, whole.step), slice(cut, None))):
+        yield from _halves([*indices[:axis], part, *indices[axis + 1 :]], out[(slice(None),) * target + (place,)], most)
+
+
+def _framed(array: np.ndarray, framework: str, what: str) -> Any:
+    if framework == "numpy":
+        return array
+    if array.dtype.kind not in "biufc" or array.dtype.itemsize > 16:
+        raise OpError(f"{what}: torch has no dtype {array.dtype}; read it with framework='numpy'")
+    if any(stride < 0 for stride in array.strides):
+        array = array.copy()
+    try:
+        return as_framework(array, framework)
+    except TypeError:  # long doubles
+        raise OpError(f"{what}: torch has no dtype {array.dtype}; read it with framework='numpy'") from None
+
+
+class _Windows:
+    """Ranges of a store in windows, the last ones kept: the small parts of an HDF5 file lie here and there."""
+
+    def __init__(self, ranges: RangeReader) -> None:
+        self._ranges = ranges
+        self._kept: OrderedDict[int, Any] = OrderedDict()
+        self.size = ranges.size
+        self.identity: Hashable | None = ranges.identity
+
+    def read(self, offset: int, length: int) -> Any:
+        return self._ranges.read(offset, length)
+
+    def read_into(self, offset: int, out: memoryview) -> None:
+        """Fill `out`, through the windows where it is small."""
+        if len(out) >= WINDOW:
+            self._ranges.read_into(offset, out)
+            return
+        done = 0
+        while done < len(out):
+            number, inside = divmod(offset + done, WINDOW)
+            part = memoryview(self._window(number))[inside : inside + len(out) - done]
+            out[done : done + len(part)] = part
+            done += len(part)
+
+    def _window(self, number: int) -> Any:
+        if number not in self._kept:
+            start = number * WINDOW
+            self._kept[number] = self._ranges.read(start, min(WINDOW, self.size - start))
+            if len(self._kept) > WINDOWS:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(number)
+        return self._kept[number]
+
+    def close(self) -> None:
+        self._kept.clear()
+        self._ranges.close()
