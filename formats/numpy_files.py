@@ -10,7 +10,7 @@ import os
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import IO, Any, cast
 
 import numpy as np
 from numpy.lib.npyio import NpzFile
@@ -145,10 +145,10 @@ class _Npz(NpzFile):
 
         self._index = zip_index(ranges.identity, open_file, self._name)  # first: it holds the directory to limits
         try:
-            super().__init__(RangeFile(ranges, REMOTE_WINDOW), own_fid=True, allow_pickle=False)
+            super().__init__(cast("IO[bytes]", RangeFile(ranges, REMOTE_WINDOW)), own_fid=True, allow_pickle=False)
         except (zipfile.BadZipFile, NotImplementedError, EOFError) as error:
             raise OpError(f"damaged .npz: {error}") from error
-        names = self.zip.namelist()
+        names = [] if self.zip is None else self.zip.namelist()
         self._members = {**{name: name for name in names}, **{name.removesuffix(".npy"): name for name in names}}
 
     def __getitem__(self, key: str) -> Any:
@@ -293,4 +293,4 @@ def _pieces(array: np.ndarray) -> Iterator[memoryview | bytes]:
 
 def _bytes_of(array: np.ndarray) -> memoryview:
     """The memory of a contiguous array; some dtypes, such as datetime64, have no buffer of their own."""
-    return memoryview(array.reshape(-1, order="A").view(np.uint8))
+    return array.reshape(-1, order="A").view(np.uint8).data
