@@ -16,7 +16,7 @@ from dataio.io.uri import parse_uri
 
 from .records import RecordSource
 from .shards import headers_of
-from .webdataset import TarReader
+from .tar_reader import TarReader
 
 
 def archive(path: str | os.PathLike[str], *, max_output_bytes: int = 2**30) -> Archive:
