@@ -42,6 +42,7 @@ _NAMES = {
     "collate": "stages",
     "concat": "sources",
     "custom_op": "engine.custom",
+    "check": "inspect.checking",
     "clear_credentials": "io.config",
     "clear_transport_overrides": "io.config",
     "configure_credentials": "io.config",
@@ -96,6 +97,9 @@ _NAMES = {
     "write_image": "formats.image.files",
     "write_npz": "formats.numpy_files",
     "write_numpy": "formats.numpy_files",
+    # data sets
+    "Finding": "inspect.report",
+    "Report": "inspect.report",
     # stores of a user's own
     "Body": "io.store",
     "ObjectInfo": "io.store",

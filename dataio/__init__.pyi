@@ -44,6 +44,9 @@ from .formats.numpy_files import read_numpy as read_numpy
 from .formats.numpy_files import write_npz as write_npz
 from .formats.numpy_files import write_numpy as write_numpy
 from .images import read_image as read_image
+from .inspect.checking import check as check
+from .inspect.report import Finding as Finding
+from .inspect.report import Report as Report
 from .io.cache import Cache as Cache
 from .io.config import clear_credentials as clear_credentials
 from .io.config import clear_transport_overrides as clear_transport_overrides

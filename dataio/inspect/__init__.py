@@ -1,0 +1,1 @@
+"""What is inside data sets, and what is wrong with them: `dataio check`, `head`, `schema`, `stats` and `preview`."""
