@@ -35,6 +35,7 @@ class Step:
     out: Callable[..., Any] | None = None
     batched: Callable[..., Any] | None = None
     batched_out: Callable[..., Any] | None = None
+    sources_out: Callable[..., list[int]] | None = None
     original_hw: Callable[..., Any] | None = None
     setup: Callable[[], None] | None = None
     dynamic: tuple[tuple[str, str, Parameter], ...] = ()
@@ -180,6 +181,7 @@ def _compile_call(call: OpCall, known: TensorType, slot: str, stage: str) -> Ste
         out=spec.kernels.get("out"),
         batched=spec.kernels.get("batched"),
         batched_out=spec.kernels.get("batched_out"),
+        sources_out=spec.kernels.get("sources_out"),
         original_hw=spec.kernels.get("original_hw"),
         setup=spec.kernels.get("setup"),
         dynamic=tuple((k, v.field, parameters[k]) for k, v in call.args if isinstance(v, Col)),

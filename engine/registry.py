@@ -26,7 +26,7 @@ from .forks import new_lock_in_child
 from .schema import Takes, TensorType
 
 F = TypeVar("F", bound=Callable[..., Any])
-KernelKind: TypeAlias = Literal["out", "view", "batched", "batched_out", "original_hw", "setup", "inner_type"]
+KernelKind: TypeAlias = Literal["out", "view", "batched", "batched_out", "sources_out", "original_hw", "setup", "inner_type"]
 Infer: TypeAlias = Callable[..., TensorType]
 Reads: TypeAlias = bool | Literal["ranges"]
 
@@ -359,6 +359,9 @@ def register_kernel(op: str, kernel: KernelKind, *, kind: OpKind = "transform") 
       stacked array `[n, ...]`, or a list of row values; None when this column needs the per-row form.
     * `"batched_out"`: decoders: `fn(values, out, **arguments) -> bool` does the same into `out`, rows like those of the
       batch before; False, with `out` in any state, when they do not fit.
+    * `"sources_out"`: decoders that read their source in parts: `fn(sources, out, **arguments) -> list[int]` reads and
+      decodes a column of sources into `out`, rows like those of the batch before; gives the rows that it filled. The others,
+      and whatever is wrong with them, are left to the per-row form.
     * `"original_hw"`: decoders: `fn(data, value, **arguments) -> (h, w)`, the size before any transform.
     * `"inner_type"`: `fn(given, **arguments) -> TensorType`, what the ops inside this op may be given, when that is
       not just what the op itself is given.

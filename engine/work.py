@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -206,13 +206,28 @@ class Work:
 
     def _run_ranges(self, sources: Sequence[Any], block: np.ndarray | None, guessed: bool) -> ChainResult:
         """A decoder that reads its source in parts."""
-        readers = self._fetch(sources, self.program.opener)  # type: ignore[arg-type]
+        done = self._sources_out(sources, block)
+        if len(done) == len(sources):
+            return ChainResult()
+        readers = self._fetch(sources, self.program.opener, done=done)  # type: ignore[arg-type]
         try:
-            return self._run_rows(sources, readers, block, guessed)
+            return self._run_rows(sources, readers, block, guessed, done)
         finally:
             for reader in readers:
                 if reader is not None:
                     reader.close()
+
+    def _sources_out(self, sources: Sequence[Any], block: np.ndarray | None) -> frozenset[int]:
+        """The rows that one call for the column has read into the batch buffer."""
+        step = self.chain.steps[0]
+        if block is None or step.sources_out is None or step.varies or self.failed or len(self.chain.steps) > 1:
+            return frozenset()
+        started = time.perf_counter_ns()
+        done = step.sources_out(sources, block, **step.arguments)
+        self.counters.add_column(step.stage, step.op, time.perf_counter_ns() - started, len(done))
+        if done:
+            self.result.bytes_read += len(done) * block[0].nbytes
+        return frozenset(done)
 
     def _read(self, sources: Sequence[Any]) -> list[Any]:
         """The bytes of every row; None where reading failed."""
@@ -229,12 +244,14 @@ class Work:
             self.undecoded = self.ledger.read(nbytes)
         return found
 
-    def _fetch(self, sources: Sequence[Any], fetch: Callable[[Any], Any], first: int = 0) -> list[Any]:
-        """`fetch` of the rows from `first` on; None where it failed."""
+    def _fetch(
+        self, sources: Sequence[Any], fetch: Callable[[Any], Any], first: int = 0, done: Set[int] = frozenset()
+    ) -> list[Any]:
+        """`fetch` of the rows from `first` on; None where it failed, and of those that are `done`."""
         started = time.perf_counter_ns()
         out: list[Any] = []
         for i, source in enumerate(sources, first):
-            if i in self.failed:
+            if i in self.failed or i in done:
                 out.append(None)
                 continue
             try:
@@ -267,8 +284,14 @@ class Work:
         self.result.failures.append(failure_of(self.morsel.offset + row, self.chain.slot, stage, op, source, error))
 
     def _run_rows(
-        self, sources: Sequence[Any], data: Sequence[Any], block: np.ndarray | None, guessed: bool
+        self,
+        sources: Sequence[Any],
+        data: Sequence[Any],
+        block: np.ndarray | None,
+        guessed: bool,
+        done: Set[int] = frozenset(),
     ) -> ChainResult:
+        """The rows one by one, without those that are `done`."""
         chain, morsel = self.chain, self.morsel
         indices = morsel.indices
         row = Row(self._columns(), morsel.length)
@@ -284,7 +307,7 @@ class Work:
         times: list[list[int]] = [[] for _ in steps]
         clock = time.perf_counter_ns
         for i in range(morsel.length):
-            if i in self.failed:
+            if i in self.failed or i in done:
                 continue
             step = first
             row.index = i

@@ -27,6 +27,7 @@ OP_MODULES = (
     "audio.decode",
     "audio.spectral",
     "weights.safetensors",
+    "weights.safetensors_column",
     "weights.torch_zip",
     "boxes.geometry",
     "boxes.anchors",

@@ -67,3 +67,56 @@ def test_a_key_column_without_the_key_names_record_and_field() -> None:
     (error,) = batch.errors
     assert error["index"] == 1
     assert "'y'" in error["message"]
+
+
+def write_latents(folder: Path, count: int) -> list[dict[str, str]]:
+    for i, tensor in enumerate(latents(count)):
+        save_file({"x": tensor}, folder / f"{i}.safetensors")
+    return [{"latent": str(folder / f"{i}.safetensors")} for i in range(count)]
+
+
+def latents_of(records: list[dict[str, str]], workers: str) -> tuple[list[np.ndarray], list[tuple[int, int, str]]]:
+    pipe = dataio.pipeline(dataio.slot("latent").decode_safetensors(tensor_key="x"), dataio.batch(4))
+    batches = list(pipe.bind(records).run("numpy", workers=workers, on_failure="skip"))
+    return [row for b in batches for row in b["latent"]], [(n, e["index"], e["type"]) for n, b in enumerate(batches) for e in b.errors]
+
+
+@pytest.mark.parametrize("workers", ["thread", "process"])
+def test_files_of_one_layout_are_read_by_the_column(tmp_path: Path, workers: str) -> None:
+    found, errors = latents_of(write_latents(tmp_path, 16), workers)
+    assert np.array_equal(found, [t.numpy() for t in latents(16)])
+    assert errors == []
+
+
+@pytest.mark.parametrize("workers", ["thread", "process"])
+def test_a_file_of_another_layout_among_them_is_read_by_itself(tmp_path: Path, workers: str) -> None:
+    records = write_latents(tmp_path, 16)
+    expected = [t.numpy() for t in latents(16)]
+    save_file({"x": torch.from_numpy(expected[6]), "y": torch.zeros(3)}, records[6]["latent"])
+    save_file({"x": torch.from_numpy(expected[9])}, records[9]["latent"], metadata={"made": "by hand"})
+    save_file({"x": torch.zeros(2, 2)}, records[13]["latent"])
+    expected[13] = np.zeros((2, 2), np.float32)
+    found, errors = latents_of(records, workers)
+    assert [np.array_equal(a, b) for a, b in zip(found, expected, strict=True)] == [True] * 16
+    assert errors == []
+
+
+@pytest.mark.parametrize("workers", ["thread", "process"])
+def test_a_file_that_is_damaged_among_them_is_the_error_of_its_record(tmp_path: Path, workers: str) -> None:
+    records = write_latents(tmp_path, 16)
+    content = Path(records[5]["latent"]).read_bytes()
+    Path(records[5]["latent"]).write_bytes(content[:-1])
+    Path(records[6]["latent"]).write_bytes(content + b"\0")
+    Path(records[10]["latent"]).unlink()
+    found, errors = latents_of(records, workers)
+    assert len(found) == 13
+    assert errors == [(1, 1, "OpError"), (1, 2, "OpError"), (2, 2, "FileNotFoundError")]
+
+
+def test_every_file_with_a_header_of_its_own(tmp_path: Path) -> None:
+    records = write_latents(tmp_path, 12)
+    for i, (record, tensor) in enumerate(zip(records, latents(12), strict=True)):
+        save_file({"x": tensor}, record["latent"], metadata={"number": str(i)})
+    found, errors = latents_of(records, "thread")
+    assert np.array_equal(found, [t.numpy() for t in latents(12)])
+    assert errors == []
