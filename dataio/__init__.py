@@ -97,6 +97,12 @@ _NAMES = {
     "write_image": "formats.image.files",
     "write_npz": "formats.numpy_files",
     "write_numpy": "formats.numpy_files",
+    # tables
+    "parquet_metadata": "formats.tables.parquet",
+    "read_feather": "formats.tables.feather",
+    "read_parquet": "formats.tables.parquet",
+    "write_feather": "formats.tables.feather",
+    "write_parquet": "formats.tables.parquet",
     # data sets
     "Finding": "inspect.report",
     "Report": "inspect.report",

@@ -1,0 +1,1 @@
+"""Tables: Parquet and Feather (Arrow IPC) files, from and to any URI."""
