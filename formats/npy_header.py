@@ -82,7 +82,7 @@ def _parse(major: int, text: bytes) -> tuple[np.dtype, tuple[int, ...], bool]:
             text = text.decode("utf-8").encode("latin-1", "backslashreplace")
         prefix = struct.pack("<H" if major == 1 else "<I", len(text))
         shape, fortran, dtype = read(io.BytesIO(prefix + text), max_header_size=MAX_HEADER)
-    except (ValueError, TypeError, SyntaxError, KeyError, MemoryError, RecursionError, OverflowError) as error:
+    except Exception as error:  # of many kinds: SyntaxError, TokenError, RecursionError, MemoryError, IndexError
         raise OpError(f"not a valid .npy header: {error}") from error
     if dtype.hasobject:
         raise OpError(f".npy holds Python objects ({dtype}), which are never unpickled")
