@@ -23,6 +23,8 @@ NAME_BYTES = 1 << 20
 """Bytes of the extended header (a long name, attributes) of one entry, at most."""
 WINDOW = 1 << 18
 """Bytes asked for at a time where headers are read over a network."""
+WIDEST = 1 << 23
+"""Bytes asked for at a time where the entries are so small that nothing would be left out."""
 _ZEROS = bytes(BLOCK)
 _REGULAR = b"\x000\x37"
 _WITHOUT_CONTENT = b"123456"  # links, devices, folders, pipes
@@ -148,12 +150,15 @@ class StreamTape:
 
 
 class RangeTape:
-    """An object of a store, read by requests for windows of it: what is skipped is not asked for."""
+    """An object of a store, read by requests for windows of it: what is skipped is not asked for.
+
+    Windows double while each begins close behind the one before, so that small entries take few requests.
+    """
 
     def __init__(self, read: Callable[[int, int], BytesLike], size: int, window: int = WINDOW) -> None:
-        """`read(offset, size)` gives a part, cut short at the end; `window` bytes are asked for at a time."""
+        """`read(offset, size)` gives a part, cut short at the end; at least `window` bytes are asked for at a time."""
         self._read = read
-        self._least = window
+        self._least = self._wanted = window
         self._window = memoryview(b"")
         self._window_start = 0
         self.size: int | None = size
@@ -164,7 +169,10 @@ class RangeTape:
         if not 0 <= inside <= len(self._window) - count:
             if self.size is not None and self.position >= self.size:
                 return b""
-            self._window = memoryview(self._read(self.position, max(count, self._least)))
+            skipped = self.position - self._window_start - len(self._window)
+            close = self._window and 0 <= skipped < self._least // 2
+            self._wanted = min(2 * self._wanted, max(WIDEST, self._least)) if close else self._least
+            self._window = memoryview(self._read(self.position, max(count, self._wanted)))
             self._window_start, inside = self.position, 0
         data = bytes(self._window[inside : inside + count])
         self.position += len(data)

@@ -27,8 +27,8 @@ import dataio
 from dataio.engine.errors import CheckpointError, SourceError
 from dataio.io.store import forget_stores, register_store
 from dataio.io.tar_stream import BLOCK, FileTape, StreamTape, TarError, TarWalk
-from dataio.sources import shards as shards_module
 from dataio.sources import samples as samples_module
+from dataio.sources import shards as shards_module
 from dataio.sources.patterns import expanded
 from dataio.sources.samples import DuplicateEntryError
 

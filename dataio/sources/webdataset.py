@@ -17,7 +17,18 @@ from dataio.io.uri import local_path
 
 from .patterns import expanded
 from .records import RecordSource
-from .samples import Damage, Duplicate, DuplicateEntryError, Gate, Interleaved, KeyRule, Rules, Samples, SuffixRule, Told
+from .samples import (
+    Damage,
+    Duplicate,
+    DuplicateEntryError,
+    Gate,
+    Interleaved,
+    KeyRule,
+    Rules,
+    Samples,
+    SuffixRule,
+    Told,
+)
 from .shards import Shard
 from .tar_index import IndexedSamples, ShardIndex
 
