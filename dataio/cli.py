@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from .engine.errors import DataioError
@@ -16,7 +16,7 @@ FAILED, NOT_THERE, INTERRUPTED, PIPE_CLOSED = 1, 3, 130, 141
 _EXITS = """\
 exit status:
   0    done
-  1    failed; one line on stderr says why
+  1    failed; one line on stderr says why; check: it found errors
   2    wrong command line
   3    no such file, object, bucket or folder, or nothing matches a pattern
   130  interrupted
@@ -57,8 +57,10 @@ def parser() -> argparse.ArgumentParser:
     demo.add_argument("--output", type=Path, default=Path("demo-output"), help="folder to write to (%(default)s)")
     demo.add_argument("--photos", type=_count, default=384, help="number of photos to make (%(default)s)")
     demo.add_argument("--epochs", type=_count, default=3, help="passes over the photos (%(default)s)")
-    head = command("head", "what is known of a file or object without reading it")
+    head = command("head", "what is known of a file or object, and the first records of what is inside where that is known")
     head.add_argument("uri")
+    head.add_argument("-n", "--records", type=_bytes, default=5, metavar="N", help="records (%(default)s); with 0 nothing is read")
+    _data_commands(command, work)
     cat = command("cat", "write the bytes of files or objects to stdout, one after the other", many)
     cat.add_argument("uris", nargs="+", metavar="uri")
     cat.add_argument("-o", "--output", metavar="FILE", help="write there instead: a path or URI; it appears whole or not at all")
@@ -92,6 +94,22 @@ def parser() -> argparse.ArgumentParser:
     return root
 
 
+def _data_commands(command: Callable[..., argparse.ArgumentParser], work: argparse.ArgumentParser) -> None:
+    """Those of `cli_data`."""
+    check = command("check", "look for damage and mistakes in data sets; exits with 1 where there are errors", work)
+    check.add_argument("uris", nargs="+", metavar="uri", help="a file, folder, pattern, or shards such as {0000..0099}.tar")
+    check.add_argument("-q", "--quick", action="store_true", help="headers and directories only; nothing is decoded")
+    check.add_argument("--max-findings", type=_bytes, default=1000, metavar="N", help="that are shown (%(default)s)")
+    command("schema", "what the records of a file are made of").add_argument("uri")
+    stats = command("stats", "count what is inside: rows, values, samples, members, tensors, images")
+    stats.add_argument("uris", nargs="+", metavar="uri")
+    preview = command("preview", "draw pictures of a data set on one sheet")
+    preview.add_argument("uris", nargs="+", metavar="uri", help="images, tar shards, or tables with a column of images")
+    preview.add_argument("-o", "--output", required=True, metavar="FILE", help="a path or URI, such as sheet.png")
+    preview.add_argument("-n", "--records", type=_count, default=64, metavar="N", help="pictures (%(default)s)")
+    preview.add_argument("--size", type=_count, default=128, metavar="PIXELS", help="of the longer side of each (%(default)s)")
+
+
 def _count(text: str) -> int:
     value = int(text)
     if value < 1:
@@ -114,8 +132,9 @@ def info(as_json: bool) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit status: 0, or as `--help` says; 2 by SystemExit."""
+    """Run one command; returns the exit status, as `--help` says; 2 by SystemExit."""
     args = parser().parse_args(argv)
+    status = 0
     try:
         if args.command == "demo":
             from .demo import demo
@@ -124,9 +143,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         elif args.command in (None, "info"):
             info(args.json)
         else:
-            from .cli_io import COMMANDS
+            from . import cli_data, cli_io
 
-            COMMANDS[args.command](args)
+            if args.command in cli_data.COMMANDS:
+                status = cli_data.COMMANDS[args.command](args)
+            else:
+                cli_io.COMMANDS[args.command](args)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader went away, as in `dataio info | head -1`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -136,7 +158,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (DataioError, ImportError, OSError, ValueError) as error:
         print(f"dataio: {_one_line(error)}", file=sys.stderr)
         return NOT_THERE if isinstance(error, FileNotFoundError) else FAILED
-    return 0
+    return status
 
 
 def _one_line(error: BaseException) -> str:

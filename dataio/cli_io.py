@@ -9,27 +9,13 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from .capabilities import row
 from .io.errors import ObjectNotFoundError
 from .io.globbing import has_wildcards
 from .io.parallel import for_each
 from .io.store import ObjectInfo, Store, open_store
 from .io.transfer import copy, sync
 from .io.uri import HTTP_SCHEMES, Uri, parse_uri
-from .io.verbs import delete, entries, exists, glob, head, sign, uri_of
-
-_HEAD = ("url", "status", "content_length", "content_type", "etag", "last_modified", "http_version")
-
-
-def _head(args: argparse.Namespace) -> None:
-    found = head(args.uri)
-    facts = {name: getattr(found, name) for name in _HEAD}
-    if args.json:
-        print(json.dumps(facts, indent=2))
-        return
-    if (size := facts["content_length"]) is not None:
-        facts["content_length"] = f"{size} ({human(size)})"
-    print("\n".join(row(name, value) for name, value in facts.items() if value is not None))
+from .io.verbs import delete, entries, exists, glob, sign, uri_of
 
 
 def _cat(args: argparse.Namespace) -> None:
@@ -214,7 +200,6 @@ def _sign(args: argparse.Namespace) -> None:
 
 
 COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
-    "head": _head,
     "cat": _cat,
     "ls": _ls,
     "cp": _cp,

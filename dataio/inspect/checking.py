@@ -172,5 +172,5 @@ def _in_order(work: Callable[[str], _Outcome], names: list[str], workers: int) -
 
 def _common(names: list[str]) -> str:
     """The folder that all names are in, for findings about several files."""
-    shared = os.path.commonprefix(names)
+    shared = os.path.commonprefix(names)  # noqa: RUF071 - cut at a slash below; commonpath would make one of the two in "s3://"
     return shared[: shared.rfind("/") + 1] or "."

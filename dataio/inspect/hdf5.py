@@ -1,7 +1,8 @@
 """HDF5 files, by h5py (extra `hdf5`).
 
 Codes: `truncated`, `damaged`, `unknown_filter` (a data set is compressed by what is not installed), `unreadable_dataset` (errors);
-`broken_link` (a soft link to nothing, or an external link, which is not followed), `different_lengths` (top-level data sets disagree
+`broken_link` (a link to nothing, in circles, or out of the file, as data sets that are stored in other files or made of
+them; none of these is followed), `different_lengths` (top-level data sets disagree
 about the number of records) (warnings).
 """
 
@@ -14,7 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ..engine.errors import missing_dependency
+from ..engine.errors import LimitError, OpError, missing_dependency
+from ..formats.hdf5.links import MAX_DEPTH, MAX_HOPS, check_inside, find
 from ..formats.inputs import local_file
 from ..io.reader import reader
 from .kinds import Target
@@ -42,39 +44,41 @@ def opened(target: Target) -> Iterator[Any]:
 
 
 def datasets(file: Any, found: Findings | None = None) -> Iterator[tuple[str, Any]]:
-    """Every data set by its path, once; links to other files are not followed."""
+    """Every data set by its path, once; nothing is followed into other files."""
     import h5py
+    from h5py import h5d, h5g, h5l, h5o
 
+    root = file.id
     seen: set[tuple[int, int]] = set()
-    stack = [("", file)]
+    stack: list[tuple[str, Any]] = [("", h5g.open(root, b"/"))]
     while stack:
         path, group = stack.pop()
-        inner = []
-        for name in group:
+        if path.count("/") > MAX_DEPTH:
+            raise LimitError(f"groups are nested more than {MAX_DEPTH} deep")
+        inner: list[tuple[str, Any]] = []
+        for raw in sorted(group):
+            name = raw.decode("utf-8", "surrogateescape")
             full = f"{path}/{name}" if path else name
-            link = group.get(name, getlink=True)
-            if isinstance(link, h5py.ExternalLink):
-                if found is not None:
-                    found.warning("broken_link", f"an external link to {link.filename!r}, which is not followed", full)
-                continue
             try:
-                item = group[name]
-            except (KeyError, OSError, RuntimeError) as error:
-                if found is None:
+                item = h5o.open(group, raw) if group.links.get_info(raw).type == h5l.TYPE_HARD else find(h5g.open(root, b"/"), full, file.filename)
+                if item is None:
+                    raise OpError("a link to what is not there")
+                info = h5o.get_info(item)
+                if (info.fileno, info.addr) in seen:
                     continue
-                if isinstance(link, h5py.SoftLink):
-                    found.warning("broken_link", f"a link to {link.path!r}, which is not there", full)
-                else:
-                    found.error("unreadable_dataset", str(error), full)
-                continue
-            info = h5py.h5o.get_info(item.id)
-            if (info.fileno, info.addr) in seen:
-                continue
-            seen.add((info.fileno, info.addr))
-            if isinstance(item, h5py.Dataset):
-                yield full, item
-            elif isinstance(item, h5py.Group):
-                inner.append((full, item))
+                seen.add((info.fileno, info.addr))
+                if isinstance(item, h5d.DatasetID):
+                    check_inside(h5g.open(root, b"/"), item, "it", MAX_HOPS)
+                    yield full, h5py.Dataset(item)
+                elif isinstance(item, h5g.GroupID):
+                    inner.append((full, item))
+            except OpError as error:
+                if found is not None:
+                    found.warning("broken_link", str(error), full)
+            except (KeyError, OSError, RuntimeError, ValueError) as error:
+                if found is None:
+                    raise
+                found.error("unreadable_dataset", str(error), full)
         stack += reversed(inner)
 
 

@@ -1,4 +1,4 @@
-"""The files that a URI means: itself, those a pattern or a range of shards matches, those in a folder."""
+"""The files that a URI means: itself, those that a pattern or braces name, those in a folder."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import TypeAlias
 
 from ..io.errors import ObjectNotFoundError
 from ..sources.files import files
-from ..sources.webdataset import expanded
+from ..sources.patterns import expanded
 
 UriLike: TypeAlias = str | os.PathLike[str]
-_RANGE = re.compile(r"\{[0-9]+\.\.[0-9]+\}")
+_BRACES = re.compile(r"\{[^{}]*(\.\.|,)[^{}]*\}")
 
 
 def listed(uris: UriLike | Sequence[UriLike]) -> tuple[list[str], bool]:
     """Paths and URIs of files, each once, in order; and whether they were all named one by one.
 
     Args:
-        uris: each a file, a folder (all below it that is not hidden), a pattern (`*`, `?`, `[...]`, `**`), or shards with one range
-            such as `{0000..0099}`, of which each must be there.
+        uris: each a file, a folder (all below it that is not hidden), a pattern (`*`, `?`, `[...]`, `**`), or shards with
+            ranges `{0000..0099}` or lists `{train,test}`, of which each must be there.
 
     Raises:
         FileNotFoundError: nothing is there, or nothing matches.
@@ -31,7 +31,7 @@ def listed(uris: UriLike | Sequence[UriLike]) -> tuple[list[str], bool]:
     named = True
     for uri in several:
         name = os.fsdecode(os.fspath(uri))
-        if _RANGE.search(name):
+        if _BRACES.search(name) and not os.path.exists(name):
             found.update(dict.fromkeys(expanded(name)))
             continue
         matching = list(files(name))

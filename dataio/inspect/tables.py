@@ -45,6 +45,9 @@ def check(target: Target, found: Findings, quick: bool) -> tuple[int, Any]:
     """Footer, and unless `quick` every page of every column."""
     if target.kind.name == "arrow":
         return _check_arrow(target, found, quick)
+    if not _has_footer(target):
+        found.error("truncated", "the file does not end with a footer: it was cut off, or its writer was not closed")
+        return 0, None
     with opened(target) as file:
         metadata = file.metadata
         groups = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
@@ -57,6 +60,14 @@ def check(target: Target, found: Findings, quick: bool) -> tuple[int, Any]:
             for number, rows in enumerate(groups):
                 _decode(file, number, rows, found)
         return metadata.num_rows, (metadata.num_rows, file.schema_arrow.remove_metadata())
+
+
+def _has_footer(target: Target) -> bool:
+    ranges = target.open()
+    try:
+        return target.size >= 12 and bytes(ranges.read(ranges.size - 4, 4)) in (b"PAR1", b"PARE")
+    finally:
+        ranges.close()
 
 
 def _check_groups(groups: list[int], metadata: Any, found: Findings) -> None:
