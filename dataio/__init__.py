@@ -98,9 +98,14 @@ _NAMES = {
     "write_npz": "formats.numpy_files",
     "write_numpy": "formats.numpy_files",
     # tables
+    "ParquetExpr": "parquet_expr",
+    "ParquetNamespace": "parquet_expr",
+    "ParquetQuery": "parquet_query",
+    "parquet": "parquet_expr",
     "parquet_metadata": "formats.tables.parquet",
     "read_feather": "formats.tables.feather",
     "read_parquet": "formats.tables.parquet",
+    "scan_parquet": "parquet_query",
     "write_feather": "formats.tables.feather",
     "write_parquet": "formats.tables.parquet",
     # data sets
