@@ -31,18 +31,24 @@ _ENDS = {"jpeg": b"\xff\xd9", "png": b"IEND\xae\x42\x60\x82", "gif": b"\x3b"}
 
 def check(target: Target, found: Findings, quick: bool) -> tuple[int, Any]:
     """Header, and unless `quick` the pixels."""
-    header = header_of(target) if quick or target.size > LARGEST else None
-    if header is None:
-        header = check_image(read_bytes(target.uri), target.name, found, None)
-    elif header.height * header.width > MAX_PIXELS or target.size > LARGEST:
-        found.error("too_large", f"{header.width} x {header.height} pixels in {target.size:,} bytes")
+    header: Header | None
+    if quick or target.size > LARGEST:
+        try:
+            header = header_of(target)
+        except OpError as error:
+            found.error("undecodable", str(error))
+            return 1, None
+        if header.height * header.width > MAX_PIXELS or target.size > LARGEST:
+            found.error("too_large", f"{header.width} x {header.height} pixels in {target.size:,} bytes")
+    else:
+        header = check_image(read_bytes(target.uri), found, None)
     if header is None:
         return 1, None
     check_name(header, target.name, found, None)
     return 1, header
 
 
-def check_image(data: Any, name: str, found: Findings, record: str | int | None) -> Header | None:
+def check_image(data: Any, found: Findings, record: str | int | None) -> Header | None:
     """Decode an image; its header, None where it cannot be decoded."""
     try:
         header = read_header(data)
@@ -106,7 +112,6 @@ class Together:
         self.formats: Counter[str] = Counter()
         self.channels: Counter[int] = Counter()
         self.rotated = 0
-        self.pixels: list[tuple[int, int]] = []
         self.aspects: Counter[str] = Counter()
         self.sizes: Counter[str] = Counter()
         self.least = self.most = (0, 0)

@@ -23,7 +23,7 @@ def check_member(data: bytes, name: str, found: Findings) -> None:
         return
     kind = kind_of(name, data[:HEAD])
     if kind.name == "image":
-        header = check_image(data, name, found, name)
+        header = check_image(data, found, name)
         if header is not None:
             check_name(header, name, found, name)
     elif kind.name == "npy":

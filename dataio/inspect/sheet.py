@@ -60,7 +60,8 @@ def preview(uris: UriLike | Sequence[UriLike], output: UriLike, *, count: int = 
 def _encoded(uris: UriLike | Sequence[UriLike], count: int) -> Iterator[Any]:
     """Encoded pictures; None for one that is too large."""
     names, _ = listed(uris)
-    containers, pictures = [], []
+    containers: list[str] = []
+    pictures: list[str] = []
     for name in names:
         kind = kind_of(name, b"").name
         (containers if kind in ("tar", "parquet", "arrow") else pictures).append(name)

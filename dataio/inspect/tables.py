@@ -199,7 +199,7 @@ def stats(target: Target) -> tuple[dict[str, Any], Any]:
 
     with reader(target.uri).open() as file:
         if target.kind.name == "arrow":
-            frame = pl.read_ipc(file, memory_map=False).lazy()
+            frame = pl.scan_ipc(file)
         else:
             frame = pl.scan_parquet(file)
         types = frame.collect_schema()
