@@ -23,6 +23,8 @@ NAME_BYTES = 1 << 20
 """Bytes of the extended header (a long name, attributes) of one entry, at most."""
 WINDOW = 1 << 18
 """Bytes asked for at a time where headers are read over a network."""
+LOCAL_BYTES = 1 << 11
+"""Bytes read at a time of a local file: the headers behind a small entry come with its own."""
 WIDEST = 1 << 23
 """Bytes asked for at a time where the entries are so small that nothing would be left out."""
 _ZEROS = bytes(BLOCK)
@@ -75,25 +77,42 @@ class Tape(Protocol):
 
 
 class FileTape:
-    """A local file: what is skipped is not read."""
+    """A local file: what is skipped is not read, as far as it is no part of a block of `LOCAL_BYTES`."""
 
     def __init__(self, path: str, position: int = 0) -> None:
         self._descriptor = os.open(path, OPEN_FLAGS)
         self.size: int | None = os.fstat(self._descriptor).st_size
         self.position = position
+        self._block = b""
+        self._start = 0
 
     def read(self, count: int) -> bytes:
+        inside = self.position - self._start
+        if not 0 <= inside <= len(self._block) - count:
+            self._block = self._read(max(count, LOCAL_BYTES))
+            self._start, inside = self.position, 0
+        data = self._block[inside : inside + count]
+        self.position += len(data)
+        if count > LOCAL_BYTES:
+            self._block = b""
+        return data
+
+    def _read(self, count: int) -> bytes:
         data = os.pread(self._descriptor, count, self.position)
         while len(data) < count and (more := os.pread(self._descriptor, count - len(data), self.position + len(data))):
             data += more
-        self.position += len(data)
         return data
 
     def skip(self, count: int) -> None:
         self.position += count
 
+    def duplicate(self) -> int:
+        """Another descriptor of the same file, which its taker closes."""
+        return os.dup(self._descriptor)
+
     def close(self) -> None:
         descriptor, self._descriptor = self._descriptor, -1
+        self._block = b""
         if descriptor >= 0:
             os.close(descriptor)
 

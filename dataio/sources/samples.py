@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from dataio.io.archives import sparse
-from dataio.io.tar_stream import BLOCK, TarError, TarHeader, TarWalk
+from dataio.io.tar_stream import BLOCK, FileTape, TarError, TarHeader, TarWalk
 
 from .shards import Shard
-from .tar_reader import TarReader
+from .tar_reader import ShardFile, TarReader
 
 logger = logging.getLogger("dataio.sources")
 
@@ -165,6 +165,7 @@ class Samples:
         self._shard, self._limit, self._gate = shard, limit, gate
         self._tape = shard.tape()
         self._walk = TarWalk(self._tape, f"the shard {shard.uri}")
+        self._file = ShardFile.of(self._tape) if isinstance(self._tape, FileTape) else None
         self._ahead: tuple[TarHeader, str, str] | None = None
         self.start = self._end = shard.start
         self._begun = False
@@ -199,7 +200,7 @@ class Samples:
             most = limit if shard.packed else min(limit, CARRIED_BYTES)
             if carried + header.size <= most:
                 data = self._walk.read(header)
-        return TarReader(shard.uri, header, data, packed=shard.packed, limit=limit)
+        return TarReader(shard.uri, header, data, packed=shard.packed, limit=limit, file=self._file)
 
     def _entry(self) -> tuple[TarHeader, str, str] | None:
         """The next entry that belongs to a sample, its key and its suffix."""

@@ -2,19 +2,55 @@
 
 from __future__ import annotations
 
+import os
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from dataio.io.errors import ResponseTooLargeError
 from dataio.io.ranges import MemoryRanges, Window
 from dataio.io.reader import BytesLike, Reader, reader
 from dataio.io.resolve import read_source
-from dataio.io.tar_stream import TarError, TarHeader
+from dataio.io.tar_stream import FileTape, TarError, TarHeader
 from dataio.io.uri import local_path
 
 from .shards import Shard
 
 if TYPE_CHECKING:
     from dataio.engine.source import RangeReader
+
+
+_MOST_FILES = 64
+"""Shards whose descriptors are kept by readers, at most; of further ones each reader opens the file itself."""
+_files: weakref.WeakSet[ShardFile] = weakref.WeakSet()
+
+
+class ShardFile:
+    """A local shard as it was opened, for the readers of its entries; closed when the last of them is gone."""
+
+    __slots__ = ("__weakref__", "_descriptor")
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    @classmethod
+    def of(cls, tape: FileTape) -> ShardFile | None:
+        """The file of a tape; None when enough files are open."""
+        if len(_files) >= _MOST_FILES:
+            return None
+        made = cls(tape.duplicate())
+        _files.add(made)
+        return made
+
+    def read(self, offset: int, size: int) -> bytes | None:
+        """A part of the file; None when it cannot be had in one go."""
+        try:
+            data = os.pread(self._descriptor, size, offset)
+        except OSError:
+            return None
+        return data if len(data) == size else None
+
+    def __del__(self) -> None:
+        os.close(self._descriptor)
 
 
 class TarReader(Reader):
@@ -25,12 +61,14 @@ class TarReader(Reader):
         offset, size: where the content lies in the tar, in bytes.
     """
 
-    __slots__ = ("_data", "_limit", "_packed", "name", "offset", "shard", "size")
+    __slots__ = ("_data", "_file", "_limit", "_packed", "name", "offset", "shard", "size")
 
-    def __init__(self, shard: str, entry: TarHeader, data: bytes | None, *, packed: bool, limit: int) -> None:
+    def __init__(
+        self, shard: str, entry: TarHeader, data: bytes | None, *, packed: bool, limit: int, file: ShardFile | None = None
+    ) -> None:
         self.shard, self.name = shard, entry.name
         self.offset, self.size = entry.offset, entry.size
-        self._data, self._packed, self._limit = data, packed, limit
+        self._data, self._packed, self._limit, self._file = data, packed, limit, file
 
     @property
     def uri(self) -> str:
@@ -61,6 +99,8 @@ class TarReader(Reader):
             return b""
         if self._packed:
             return self._unpacked()
+        if self._file is not None and (data := self._file.read(self.offset, self.size)) is not None:
+            return data
         found: BytesLike = read_source(self.place())
         return found
 
