@@ -298,7 +298,7 @@ def _listed(open_file: Callable[[], io.BufferedIOBase], archive: str) -> ZipInde
         if last is not None and info.header_offset < last:
             end = last
         last = info.header_offset
-        if info.is_dir():
+        if info.filename.endswith("/"):  # `is_dir` fails for an empty name
             continue
         if info.filename in entries:
             twice.add(info.filename)

@@ -116,7 +116,7 @@ class MemoryRanges:
 FileIdentity: TypeAlias = tuple[int, int, int, int, int]
 
 
-def _identity(info: os.stat_result) -> FileIdentity:
+def file_identity(info: os.stat_result) -> FileIdentity:
     """Device and inode name the file whatever its path; the change time also tells a rewrite that keeps the other times."""
     return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns
 
@@ -132,7 +132,7 @@ class _OpenFile:
         info = os.fstat(self.descriptor)
         self.kind = stat.S_IFMT(info.st_mode)
         self.size = info.st_size
-        self.identity = _identity(info)
+        self.identity = file_identity(info)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("an open file stays in its process: send its path, and open that")
@@ -153,7 +153,7 @@ class _OpenFiles:
     def find(self, path: str | bytes) -> _OpenFile | None:
         """The file, if it is kept and the path still leads to it."""
         file = self._kept.get(path)
-        if file is None or _identity(os.stat(path)) != file.identity:
+        if file is None or file_identity(os.stat(path)) != file.identity:
             return None
         with self._lock:
             if path in self._kept:

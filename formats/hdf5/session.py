@@ -9,10 +9,8 @@ from __future__ import annotations
 import math
 import mmap
 import os
-import stat
 import threading
-from collections import OrderedDict
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,22 +18,17 @@ import numpy as np
 
 from ...engine.errors import LimitError, OpError, missing_dependency
 from ...engine.forks import new_lock_in_child
-from ...engine.source import RangeReader
 from ...io.arguments import check_count
-from ...io.file_objects import RangeFile
-from ...io.ranges import MemoryRanges
+from ...io.ranges import FileRanges, MemoryRanges, file_identity
 from ..frameworks import as_framework, check_framework
 from ..inputs import local_file, name_of, open_ranges, read_bytes
+from .file import Hdf5File
 from .links import absolute, data_set, data_sets, find
 from .selection import Selection, read_picked, select
 from .values import as_values, attributes, dtype_name, dtype_of, native, weight
 
 MAX_OUTPUT = 1 << 32
 """Bytes of the largest result unless asked otherwise."""
-WINDOW = 1 << 18
-"""Bytes of one request for a small part of an object in a store; HDF5 has many, here and there."""
-WINDOWS = 64
-"""Windows that are kept."""
 TEXTS = 1 << 16
 """Most strings, or rows of their own length, that are read at a time."""
 FEWEST_TEXTS = 64
@@ -223,7 +216,7 @@ class Hdf5Session:
         shape = tuple(len(range(index.start, index.stop, index.step)) for index in indices if isinstance(index, slice))
         if out is None:
             out = np.empty(shape, native(dtype))
-        most = min(TEXTS, max(FEWEST_TEXTS, self.max_output_bytes // max(1, self._size)))
+        most = min(TEXTS, max(FEWEST_TEXTS, self.max_output_bytes // max(1, self._ranges.size)))
         total = 0
         for piece, target in _halves(list(indices), out, most):
             block = as_values(np.asarray(source[tuple(piece)], native(dtype)).reshape(target.shape), dtype)
@@ -251,13 +244,15 @@ class Hdf5Session:
 
     def _memory(self) -> memoryview | None:
         """The file's bytes, read-only, where they are in memory or can be mapped."""
-        if self._ranges is None:
-            descriptor = self._file.id.get_vfd_handle()
-            size = os.fstat(descriptor).st_size
-            return memoryview(mmap.mmap(descriptor, size, access=mmap.ACCESS_READ))
         if isinstance(self._ranges, MemoryRanges):
             return self._ranges.read(0, self._ranges.size).toreadonly()
-        return None
+        path = local_file(self._source)
+        if path is None or not isinstance(self._ranges, FileRanges):
+            return None
+        with open(path, "rb") as file:
+            if file_identity(os.fstat(file.fileno())) != self._ranges.identity:  # another file is at this path now
+                return None
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
     # ------------------------------------------------------------------- the file
 
@@ -284,28 +279,20 @@ class Hdf5Session:
     def _open(self) -> None:
         h5py = _h5py()
         self._process = os.getpid()
-        self._ranges: RangeReader | None = None
-        path = local_file(self._source)
+        self._ranges = open_ranges(self._source)
         try:
-            if path is not None and stat.S_ISREG(os.stat(path).st_mode):
-                self._size = os.stat(path).st_size
-                self._file = h5py.File(path, "r")
-                return
-            self._ranges = open_ranges(self._source)
-            self._size = self._ranges.size
-            kept = self._ranges if isinstance(self._ranges, MemoryRanges) else _Windows(self._ranges)
-            self._file = h5py.File(RangeFile(kept, 0), "r")
+            opened = Hdf5File(self._ranges)
+            self._file = h5py.File(opened, "r")
+            opened.lengths = self._file.id.get_create_plist().get_sizes()[1]
         except Exception as error:
-            if self._ranges is not None:
-                self._ranges.close()
+            self._ranges.close()
             if not _of_hdf5(error):
                 raise
             raise OpError(f"{self.uri} is no HDF5 file, or damaged: {error}") from error
 
     def _shut(self) -> None:
         self._file.close()
-        if self._ranges is not None:
-            self._ranges.close()
+        self._ranges.close()
 
     @contextmanager
     def _using(self) -> Iterator[Any]:
@@ -422,41 +409,3 @@ def _framed(array: np.ndarray, framework: str, what: str) -> Any:
         return as_framework(array, framework)
     except TypeError:  # long doubles
         raise OpError(f"{what}: torch has no dtype {array.dtype}; read it with framework='numpy'") from None
-
-
-class _Windows:
-    """Ranges of a store in windows, the last ones kept: the small parts of an HDF5 file lie here and there."""
-
-    def __init__(self, ranges: RangeReader) -> None:
-        self._ranges = ranges
-        self._kept: OrderedDict[int, Any] = OrderedDict()
-        self.size = ranges.size
-        self.identity: Hashable | None = ranges.identity
-
-    def read(self, offset: int, length: int) -> Any:
-        return self._ranges.read(offset, length)
-
-    def read_into(self, offset: int, out: memoryview) -> None:
-        """Fill `out`, through the windows where it is small."""
-        if len(out) >= WINDOW:
-            self._ranges.read_into(offset, out)
-            return
-        done = 0
-        while done < len(out):
-            number, inside = divmod(offset + done, WINDOW)
-            part = memoryview(self._window(number))[inside : inside + len(out) - done]
-            out[done : done + len(part)] = part
-            done += len(part)
-
-    def _window(self, number: int) -> Any:
-        if number not in self._kept:
-            start = number * WINDOW
-            self._kept[number] = self._ranges.read(start, min(WINDOW, self.size - start))
-            if len(self._kept) > WINDOWS:
-                self._kept.popitem(last=False)
-        self._kept.move_to_end(number)
-        return self._kept[number]
-
-    def close(self) -> None:
-        self._kept.clear()
-        self._ranges.close()

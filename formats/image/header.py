@@ -67,7 +67,7 @@ def read_header(data: Any) -> Header:
         raise OpError("no image: the data is empty (0 bytes)")
     try:
         header = _dispatch(view, head)
-    except (struct.error, IndexError, ValueError) as error:
+    except (struct.error, IndexError, ValueError, OverflowError) as error:
         if isinstance(error, OpError):
             raise
         raise OpError(f"image header is truncated or damaged: {len(view)} bytes, starting with {head!r}") from error

@@ -479,3 +479,14 @@ def test_failures_of_a_store_stay_what_they_are(tmp_path):
             session.read(key="x")
         source.hung_up = False
         assert not session.read(key="x").any()
+
+
+def test_a_heap_that_would_hang_the_library_is_refused(tmp_path):
+    with open(made(tmp_path, ["a", "b"], dtype=h5py.string_dtype()), "rb") as file:
+        data = bytearray(file.read())
+    heap = data.index(b"GCOL")
+    first = heap + 16
+    data[first : first + 2] = bytes(2)  # free space
+    data[first + 8 : first + 16] = bytes(8)  # of no bytes
+    with pytest.raises(ValueError, match="global heap"):
+        dataio.read_hdf5(bytes(data), key="x")
