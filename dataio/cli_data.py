@@ -45,9 +45,13 @@ def _check(args: argparse.Namespace) -> int:
         print(f"... and {hidden:,} more (--max-findings)")
     kinds = ", ".join(f"{count:,} {kind}" for kind, count in report.kinds.items())
     skipped = f", {report.skipped:,} others skipped" if report.skipped else ""
-    print(f"{report.files:,} files ({kinds or 'of no known kind'}{skipped}), {human(report.bytes)}, {report.records:,} records")
-    print(", ".join(f"{number:,} {severity}{'s' * (number != 1 and severity != 'info')}" for severity, number in report.counts.items()))
+    print(f"{_plural(report.files, 'file')} ({kinds or 'of no known kind'}{skipped}), {human(report.bytes)}, {_plural(report.records, 'record')}")
+    print(f"{_plural(report.counts['error'], 'error')}, {_plural(report.counts['warning'], 'warning')}, {report.counts['info']:,} info")
     return status
+
+
+def _plural(number: int, what: str) -> str:
+    return f"{number:,} {what}{'s' * (number != 1)}"
 
 
 def _head(args: argparse.Namespace) -> int:

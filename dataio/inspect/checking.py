@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ..engine.errors import DataioError
+from ..engine.errors import DataioError, MissingDependencyError
 from ..formats.inputs import name_of
 from ..io.arguments import check_count
 from ..io.errors import StoreError
@@ -23,7 +23,8 @@ MODULES = {
     "safetensors_index": "weights", "hdf5": "hdf5", "npy": "arrays", "npz": "arrays", "zip": "arrays", "image": "images",
 }  # fmt: skip
 """The module of this package that knows a kind."""
-_UNREADABLE = (ConnectionError, TimeoutError, PermissionError, FileNotFoundError, IsADirectoryError, StoreError)
+UNREADABLE = (ConnectionError, TimeoutError, PermissionError, FileNotFoundError, IsADirectoryError, StoreError, MissingDependencyError)
+"""Errors that say nothing about what a file holds."""
 
 
 class Together(Protocol):
@@ -133,17 +134,20 @@ def _checked(name: str, named: bool, quick: bool, most: int) -> _Outcome:
         if kind.by_content and kind.by_name not in ("", kind.name) and (kind.name, kind.by_name) != ("npz", "zip"):
             found.warning("wrong_extension", f"the name says {kind.by_name}, the content is {kind.name}")
         outcome.records, outcome.facts = module_of(kind.name).check(target, found, quick)
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         found.error("unreadable", str(error))
     except Exception as error:
-        # The libraries raise many kinds for damaged files (pyarrow ArrowException, h5py RuntimeError and OSError, ...).
-        if not isinstance(error, (DataioError, ValueError, OSError, RuntimeError, KeyError, MemoryError, NotImplementedError, EOFError)) and not (
-            type(error).__module__.startswith(("pyarrow", "PIL", "google"))
-        ):
+        if not of_format(error):
             raise
         text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
         found.error(code_of(text), text or type(error).__name__)
     return outcome
+
+
+def of_format(error: Exception) -> bool:
+    """Whether this is how a library tells of a damaged file: they raise many kinds (h5py RuntimeError and KeyError, pyarrow its own)."""
+    kinds = (DataioError, ValueError, OSError, RuntimeError, KeyError, MemoryError, NotImplementedError, EOFError)
+    return isinstance(error, kinds) or type(error).__module__.partition(".")[0] in ("pyarrow", "polars", "PIL", "google")
 
 
 def code_of(text: str) -> str:

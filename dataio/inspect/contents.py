@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
 from ..engine.errors import OpError
-from ..formats.inputs import naming
-from .checking import MODULES, module_of
+from .checking import MODULES, UNREADABLE, module_of, of_format
 from .kinds import Target, target_of
 from .listing import UriLike, listed
 
@@ -22,7 +22,7 @@ def first_records(target: Target, count: int) -> list[Any]:
     Raises:
         OpError: damaged before `count` records were read.
     """
-    with naming(target.uri):
+    with _named(target):
         return list(islice(module_of(target.kind.name).head(target, count), count)) if count else []
 
 
@@ -38,7 +38,7 @@ def schema(uri: UriLike) -> dict[str, Any]:
     target = next(_known([uri]), None)
     if target is None:
         raise OpError(f"{uri}: no file of a kind that is known")
-    with naming(target.uri):
+    with _named(target):
         return {"uri": target.name, "kind": target.kind.name, "schema": module_of(target.kind.name).schema(target)}
 
 
@@ -58,7 +58,7 @@ def stats(uris: UriLike | Sequence[UriLike]) -> dict[str, Any]:
         count += 1
         size += target.size
         module = module_of(target.kind.name)
-        with naming(target.uri):
+        with _named(target):
             figures, facts = module.stats(target)
         if figures is not None:
             if len(files) >= MOST_FILES:
@@ -82,3 +82,17 @@ def _known(uris: UriLike | Sequence[UriLike]) -> Iterator[Target]:
         target = target_of(name)
         if target.kind.name in MODULES:
             yield target
+
+
+@contextmanager
+def _named(target: Target) -> Iterator[None]:
+    """Errors about the content name the file, whichever library raised them."""
+    try:
+        yield
+    except UNREADABLE:
+        raise
+    except Exception as error:
+        if not of_format(error):
+            raise
+        text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+        raise OpError(f"{target.name}: {text or type(error).__name__}") from error

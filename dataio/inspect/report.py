@@ -85,7 +85,7 @@ class Findings:
         """Note one; secrets and bytes that are no text are masked in what it says."""
         shown = _printable(record) if isinstance(record, str) else record
         where = masked(_printable(self.uri if uri is None else uri))
-        self._keep(Finding(severity, where, code, masked(_printable(message)), shown))
+        self._keep(Finding(severity, where, code, masked(_printable(" ".join(message.split()))), shown))
 
     def error(self, code: str, message: str, record: str | int | None = None) -> None:
         """Note an error."""
@@ -123,7 +123,7 @@ class Findings:
 def _printable(text: str) -> str:
     """Surrogates, which stand for bytes that are no UTF-8, as escapes; control characters too."""
     text = text.encode("utf-8", "backslashreplace").decode("utf-8")
-    return "".join(c if c.isprintable() or c in "\n" else c.encode("unicode_escape").decode() for c in text)
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def first_few(names: Iterable[str], most: int = 5) -> str:

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from ..engine.errors import OpError
 from ..io.overlays import DecodedReader
 from ..io.reader import reader
 from .example import example
@@ -161,10 +162,19 @@ class Together:
 
 
 def _examples(target: Target) -> Iterator[tuple[Raw, dict[str, Any] | None]]:
+    """Records and their features; those that are no Example, or too large to be decoded, have none.
+
+    Raises:
+        OpError: at the first record that is damaged.
+    """
     found = Findings(target.name, 1)
     with opened(target) as file:
         for record in walk(file, found, KEPT):
-            yield record, example(record.payload) if record.payload is not None and record.intact else None
+            if not record.intact:
+                raise OpError(f"the content of record {record.number}, at byte {record.offset:,}, does not match its checksum")
+            yield record, None if record.payload is None else example(record.payload)
+    if found.kept:
+        raise OpError(found.kept[0].message)
 
 
 def head(target: Target, count: int) -> Iterator[Any]:
@@ -196,5 +206,5 @@ def stats(target: Target) -> tuple[dict[str, Any], Any]:
     for record, found in _examples(target):
         count += 1
         size += record.length
-        features.update(found or ())
+        features.update(list(found or ()))
     return {"records": count, "bytes": size, "features": dict(features.most_common())}, None
