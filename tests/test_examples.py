@@ -53,6 +53,13 @@ EXPECTED = {  # script: patterns of lines of its output
         r"the same weights: True",
         r"100 % of the last epoch right",
     ],
+    "webdataset_training.py": [
+        r"forwards: 24 samples",
+        r"indexed: 24 samples, the first batch comes out of [23] shards",
+        r"merged: \[\('024', \['cls', 'jpg'\]\), \('025', \['cls', 'jpg'\]\)\]",
+        r"skipped damage: 11 samples",
+        r"archive: \['train/024.JPG', 'train/025.JPG', 'train/024.cls', 'train/025.cls'\]",
+    ],
     "metrics_export.py": [
         r'dataio_records_total\{outcome="delivered"\} 59.0',
         r'dataio_records_total\{outcome="failed"\} 1.0',

@@ -27,6 +27,9 @@ def as_source(obj: Any) -> Source:
         return obj
     if isinstance(obj, RecordSource):
         return obj.source
+    if hasattr(obj, "as_source") and not isinstance(obj, type):
+        made: Source = obj.as_source()
+        return made
     if (found := _columnar(obj)) is not None:
         return found
     if isinstance(obj, np.ndarray):

@@ -73,7 +73,7 @@ class Told:
     def warn(self, uri: str, kind: str, text: str) -> None:
         if (uri, kind) not in self.seen:
             self.seen.add((uri, kind))
-            logger.warning("the shard %s: %s", uri, text)
+            logger.warning("%s", text)
 
 
 class Gate:
@@ -151,7 +151,7 @@ class Gate:
             "suffix": f"suffixes that a sample has twice ({ends.get(rules.on_duplicate)})",
         }
         for kind, count in self._counts.items():
-            self._told.warn(self.uri, kind, f"{count:,} {texts[kind]}, the first is {self._first[kind]!r}")
+            self._told.warn(self.uri, kind, f"the shard {self.uri}: {count:,} {texts[kind]}, the first is {self._first[kind]!r}")
 
 
 class Samples:

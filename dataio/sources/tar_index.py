@@ -257,7 +257,7 @@ class IndexedSamples(IndexedSource):
         digest = hashlib.blake2b(digest_size=12)
         for number, (shard, entries) in enumerate(zip(index.shards, index.entries)):
             if shard.damage is not None:
-                told.warn(shard.uri, "damage", f"what is behind the damage is left out: {shard.damage}")
+                told.warn(shard.uri, "damage", f"{shard.damage}; what is behind that is left out")
             gate = Gate(shard.uri, rules, told)
             samples = _grouped(entries, gate, shard)
             gate.report()

@@ -183,7 +183,7 @@ class ShardStream(Stream):
             except TarError as error:
                 if self._source.rules.on_damage == "raise" or isinstance(error, DuplicateEntryError):
                     raise
-                self._source.told.warn(self._shards[self._number], "damage", f"what is behind the damage is left out: {error}")
+                self._source.told.warn(self._shards[self._number], "damage", f"{error}; what is behind that is left out")
                 found = None
             if found is not None and self._current is not None:
                 self._start = self._current.start
