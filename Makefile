@@ -6,7 +6,9 @@
 #   make bench   the benchmarks against other loaders (most of an hour), into docs/benchmark.md
 #   make bench-ops   each op alone against other libraries (under an hour), into docs/benchmark.md
 #   make bench-io    bytes: object stores and web servers against other clients (some minutes; needs nginx), into docs/benchmark.md
+#   make bench-formats   file formats against their libraries (some minutes), into docs/benchmark.md
 #   make bench-runtime   resuming, shuffling and what counters cost (some minutes), into docs/benchmark.md
+#   make fuzz    every parser under mutated files, a minute each
 #   make stubs   the generated files: *.pyi, docs/ops.md
 #
 # Needs Python 3.11 or newer; PYTHON=/path/to/python picks another than the first one found.
@@ -15,9 +17,9 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
 PIP_FLAGS := --quiet --quiet --disable-pip-version-check --no-input
 
-.PHONY: help demo test lint bench bench-ops bench-io bench-runtime stubs clean
+.PHONY: help demo test lint bench bench-ops bench-io bench-formats bench-runtime fuzz stubs clean
 help:
-	@sed -n '3,10s/^#  //p' Makefile
+	@sed -n '3,13s/^#  //p' Makefile
 
 demo: .venvs/demo/ready
 	.venvs/demo/bin/python -m dataio demo
@@ -43,8 +45,14 @@ bench-ops: .venvs/bench/ready
 bench-io: .venvs/dev/ready
 	.venvs/dev/bin/python bench/io.py
 
+bench-formats: .venvs/bench/ready
+	.venvs/bench/bin/python bench/formats.py
+
 bench-runtime: .venvs/bench/ready
 	.venvs/bench/bin/python bench/runtime.py
+
+fuzz: .venvs/dev/ready
+	.venvs/dev/bin/python scripts/fuzz.py
 
 stubs: .venvs/dev/ready
 	.venvs/dev/bin/python scripts/make_stubs.py
