@@ -8,8 +8,10 @@ that row groups are ruled out by.
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, NoReturn
 
 MAX_CLAUSES = 64
@@ -24,6 +26,8 @@ ORDER: dict[str, Callable[[Any, Any], bool]] = {
     ">=": operator.ge,
 }
 INVERSE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
+
+_DECIMAL = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?")
 
 Term = tuple[str, str, Any]
 """(column, op, value) as `explain` shows it."""
@@ -150,7 +154,8 @@ def holds(node: Node, row: Callable[[str], Any]) -> bool:
             return holds(left, row) or holds(right, row)
         case Not(inner):
             return not holds(inner, row)
-    return bool(row(node.column))
+    found = row(node.column)
+    return isinstance(found, Decimal) or bool(found)  # a decimal is text, which is not empty
 
 
 def compared(found: Any, op: str, value: Any) -> bool:
@@ -165,6 +170,10 @@ def compared(found: Any, op: str, value: Any) -> bool:
         return op == "!="
     if isinstance(found, bytes) and isinstance(value, str):
         value = value.encode()
+    if isinstance(found, Decimal):
+        if not isinstance(value, str) or not _DECIMAL.fullmatch(value):
+            return op == "!="
+        return ORDER[op](found, Decimal(value))
     kind = kind_of(found)
     if kind is None or kind != kind_of(value) or (kind == "bool" and op not in ("==", "!=")):
         return op == "!="
@@ -222,9 +231,15 @@ def prunable(found: list[list[Term]] | None) -> list[list[Term]] | None:
         terms = [term for term in clause if term[1] not in ("contains", "starts_with", "ends_with")]
         if not terms:
             return None
-        if terms not in kept:
-            kept.append(terms)
-    return kept
+        kept.append(terms)
+    return [terms for at, terms in enumerate(kept) if not any(_implied(terms, at, kept))]
+
+
+def _implied(terms: list[Term], at: int, kept: list[list[Term]]) -> Iterator[bool]:
+    """Whether other clauses hold wherever this one does."""
+    for other_at, other in enumerate(kept):
+        if other_at != at and all(term in terms for term in other):
+            yield len(other) < len(terms) or other_at < at
 
 
 # ------------------------------------------------------------------- public
@@ -235,8 +250,8 @@ class ParquetExpr:
 
     A bare column is true where its value is true, as in Python. `==`, `<`, `<=`, `>` and `>=` are false for null, `!=` and
     `not_in` are true; None as a literal stands for null. Numbers compare with numbers, exactly; a literal of another kind than
-    the column matches nothing. Dates, times and durations compare as the integers they are stored as, decimals as the text of
-    all their digits ("1.50"). NaN equals nothing. `~` inverts comparisons, so that null stays out; where a part has no
+    the column matches nothing. Dates, times and durations compare as the integers they are stored as, decimals with numbers
+    written as text ("1.50"). NaN equals nothing. `~` inverts comparisons, so that null stays out; where a part has no
     inverse (`contains`, `starts_with`, `ends_with`, a bare column), the result is the plain opposite, with null.
     """
 

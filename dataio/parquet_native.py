@@ -199,8 +199,8 @@ def _text(read: pl.Expr, kind: pa.DataType, op: str, value: Any) -> pl.Expr:
     found = pl.lit(value=False)
     if kinds.is_dictionary(kind) and _is_text(kind.value_type):
         read, kind = read.cast(pl.String), pa.string()
-    if kinds.is_decimal(kind) or (kinds.is_dictionary(kind) and not kinds.is_primitive(kind.value_type)):
-        raise NoNativeFormError  # read as text, or bytes
+    if (kinds.is_dictionary(kind) and not kinds.is_primitive(kind.value_type)):
+        raise NoNativeFormError
     if kinds.is_fixed_size_binary(kind):
         raise NoNativeFormError
     if _is_text(kind) and isinstance(value, str):

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
+    from .engine.source import Source
     from .parquet_run import Run
 
 Row = dict[str, Any]
@@ -325,16 +326,15 @@ class ParquetQuery:
                 f"not {self.expression()!r}; collect(), iter_batches() and to_polars() take any"
             )
 
-    def unfiltered(self) -> bool:
-        """Whether the query is the file as it is."""
-        return replace(self, path=None)._state() == ParquetQuery(None)._state()
+    def as_source(self) -> Source:
+        """What `bind` reads: streamed row groups; a whole local file also by row number, so that it can be shuffled and resumed."""
+        from .sources.parquet import query_source
 
-    def _state(self) -> tuple[Any, ...]:
-        return (self._columns, len(self._conditions), self._callables, self._offset, self._limit, self._groups)
+        return query_source(self)
 
-    def narrowed(self, columns: list[str] | None) -> tuple[str, ...] | None:
-        """The selected columns."""
-        return self._columns if columns is None else tuple(columns)
+    def is_whole_file(self) -> bool:
+        """Whether no condition, projection or cut was asked for."""
+        return (self._columns, self._conditions, self._callables, self._offset, self._limit, self._groups) == (None, (), (), 0, None, None)
 
 
 class ArrowStream:

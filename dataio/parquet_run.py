@@ -147,9 +147,11 @@ class Run:
 
     def table(self) -> pa.Table:
         """All rows."""
-        if self.polars is not None and self._node is not None:
-            found = self.frame().to_arrow(compat_level=_PLAIN)
-            return found.cast(self.schema())
+        if self.polars is not None:
+            try:
+                return self.frame().to_arrow(compat_level=_PLAIN).cast(self.schema())
+            except pa.ArrowException:  # text over 2 GiB in one chunk, or fields that may not be null: row group by row group
+                pass
         tables = [table for table in self.tables() if table.num_rows]
         return pa.concat_tables(tables) if tables else self.source.read([], self.columns)
 
@@ -237,7 +239,7 @@ class Run:
             with parquet_errors(self.query.path):
                 return frame.select((pl.repeat(value=True, n=pl.len()) & self._native).alias("mask")).to_series().to_numpy()
         with parquet_errors(self.query.path):
-            columns = {name: column_values(read.column(name)) for name in read.column_names}
+            columns = {name: _operands(read.column(name)) for name in read.column_names}
         return np.fromiter(
             (holds(node, lambda name, at=at: columns[name][at]) for at in range(read.num_rows)), bool, read.num_rows
         )
@@ -257,6 +259,12 @@ class Run:
                 error.add_note(f"filter on row {first + int(numbers[at])} of {name_of(self.query.path)} (row group {group})")
                 raise
         return part.filter(pa.array(keep))
+
+
+def _operands(column: pa.ChunkedArray) -> list[Any]:
+    """The values of a column as conditions see them: decimals as numbers."""
+    values: list[Any] = column.to_pylist() if kinds.is_decimal(column.type) else column_values(column)
+    return values
 
 
 def held_alike(kind: pa.DataType) -> bool:
