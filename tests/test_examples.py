@@ -22,6 +22,19 @@ EXPECTED = {  # script: patterns of lines of its output
         r"\(16, 3, 128, 128\) \(16, 10\) 0 errors",
         r"threads and processes give the same pictures: True",
     ],
+    "arrays_and_images.py": [
+        r"members: 8 \(3, 100\)",
+        r"batch: \(4, 3, 100\)",
+        r"png exact: True",
+        r"too large: picture.tif: a tiff of 160x120 pixels exceeds max_pixels=10000; .*",
+    ],
+    "hdf5_selections.py": [
+        r"keys: \['/labels', '/camera/frames', '/camera/times'\]",
+        r"crop: \(10, 32, 32\)",
+        r"late frames: torch.Size\(\[19, 48, 64\]\)",
+        r"threads agree: True",
+        r"again: frame 199",
+    ],
     "conditional_pipeline.py": [
         r"\{'image': \(12, 224, 224, 3\), 'mask': \(12, 224, 224, 1\)\}, 0 errors",
         r"\{'image': \(12, 224, 224, 3\)\}, 0 errors",

@@ -242,6 +242,8 @@ def _pnm(view: memoryview) -> Header:
             end += 1
         fields.append(int(head[pos:end]))
         pos = end
+    if wanted == 3 and not 1 <= fields[2] <= 65535:
+        raise OpError(f"PNM with samples up to {str(fields[2])[:20]}; 1 to 65535 is what the format has")
     header = Header(fields[1], fields[0], "pnm", 3 if kind in b"36" else 1)
     if kind == b"6" and fields[2] > 255:
         header.maxval, header.payload = fields[2], pos + 1
