@@ -66,6 +66,16 @@ EXPECTED = {  # script: patterns of lines of its output
         r"the same weights: True",
         r"100 % of the last epoch right",
     ],
+    "check_a_data_set.py": [
+        r"warning: wrong_extension in cover.png",
+        r"error: truncated in train-1.tar 05.jpg",
+        r"warning: missing_member in train-1.tar 03",
+        r"warning: schema_drift in scores-1.parquet",
+        r"files: 5 records: 21 fit for training: False",
+        r"exit status: 0",
+        r"  samples: 8",
+        r"sheet: \(112, 88\)",
+    ],
     "webdataset_training.py": [
         r"forwards: 24 samples",
         r"indexed: 24 samples, the first batch comes out of [23] shards",

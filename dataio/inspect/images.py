@@ -138,9 +138,9 @@ class Together:
     def finish(self, found: Findings) -> None:
         if self.rotated:
             found.info("exif_rotated", f"{self.rotated:,} of {self.count:,} images are stored turned (Exif orientation); decoders turn them upright")
-        kinds = {_CHANNELS[count]: number for count, number in self.channels.items() if count}
+        kinds = [(_CHANNELS.get(count, f"with {count} channels"), number) for count, number in self.channels.most_common() if count]
         if len(kinds) > 1:
-            parts = ", ".join(f"{number:,} {kind}" for kind, number in sorted(kinds.items(), key=lambda item: -item[1]))
+            parts = ", ".join(f"{number:,} {kind}" for kind, number in kinds)
             found.info("mixed_channels", f"images of several kinds: {parts}")
 
     def stats(self) -> dict[str, Any]:

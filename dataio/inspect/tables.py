@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from ..engine.errors import OpError
 from ..io.reader import reader
 from .kinds import Target
 from .report import Findings, first_few
@@ -197,11 +198,8 @@ def stats(target: Target) -> tuple[dict[str, Any], Any]:
     """Rows; by column its type, nulls and, where values have an order, the least, the greatest and the mean (by Polars)."""
     import polars as pl
 
-    with reader(target.uri).open() as file:
-        if target.kind.name == "arrow":
-            frame = pl.scan_ipc(file)
-        else:
-            frame = pl.scan_parquet(file)
+    with opened_arrow(target) if target.kind.name == "arrow" else reader(target.uri).open() as file:
+        frame = _lazy(file) if target.kind.name == "arrow" else pl.scan_parquet(file)
         types = frame.collect_schema()
         wanted = [pl.len().alias("rows")]
         for number, (name, dtype) in enumerate(types.items()):
@@ -211,9 +209,38 @@ def stats(target: Target) -> tuple[dict[str, Any], Any]:
                 wanted += [column.min().alias(f"min.{number}"), column.max().alias(f"max.{number}")]
             if dtype.is_numeric() or dtype == pl.Boolean:
                 wanted.append(column.mean().alias(f"mean.{number}"))
-        told = frame.select(wanted).collect(engine="streaming").row(0, named=True)
+        told = _collected(frame.select(wanted)).row(0, named=True)
     columns: dict[str, Any] = {}
     for number, (name, dtype) in enumerate(types.items()):
         facts = {what: told[f"{what}.{number}"] for what in ("nulls", "min", "max", "mean") if f"{what}.{number}" in told}
         columns[name] = {"type": str(dtype), **facts}
     return {"rows": told["rows"], "columns": columns}, None
+
+
+def _lazy(file: Any) -> Any:
+    """An Arrow file for Polars, whose own reader does not check buffers: batch by batch, each validated."""
+    import polars as pl
+    from polars.io.plugins import register_io_source
+
+    def batches(with_columns: list[str] | None, predicate: Any, n_rows: int | None, batch_size: int | None) -> Iterator[Any]:
+        for number in range(file.num_record_batches):
+            batch = file.get_batch(number)
+            batch.validate(full=True)
+            frame = pl.DataFrame(batch)
+            yield frame if with_columns is None else frame.select(with_columns)
+
+    return register_io_source(batches, schema=pl.DataFrame(file.schema.empty_table()).schema)
+
+
+def _collected(query: Any) -> Any:
+    """Run a query; a panic of Polars, which is no Exception, is an error of the file.
+
+    Raises:
+        OpError: Polars panicked.
+    """
+    from polars.exceptions import PanicException
+
+    try:
+        return query.collect(engine="streaming")
+    except PanicException as error:
+        raise OpError(f"the columns cannot be read: {str(error)[:200]}") from error
