@@ -255,3 +255,28 @@ def test_every_command_in_a_store(s3_bucket: str, shelf: Path, capsys: pytest.Ca
     assert as_json(capsys, "stats", f"{s3_bucket}/set/")["files"] == len(HEADS)
     assert as_json(capsys, "preview", f"{s3_bucket}/set/shard.tar", "-o", f"{s3_bucket}/sheet.png")["pictures"] == 3
     assert dataio.read(f"{s3_bucket}/sheet.png")[1:4] == b"PNG"
+
+
+@pytest.mark.parametrize("command", ["schema", "stats", "preview"])
+@pytest.mark.parametrize("name", ["shard.tar", "table.parquet", "table.feather", "records.tfrecord", "data.h5", "arrays.npz", "model.safetensors"])
+def test_a_damaged_file_is_named(shelf: Path, command: str, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = shelf / name
+    path.write_bytes(path.read_bytes()[:-20] if name != "shard.tar" else path.read_bytes()[:1000])
+    options = ["-o", str(shelf / "sheet.png")] if command == "preview" else []
+    assert cli.main([command, str(path), *options]) == cli.FAILED
+    shown = capsys.readouterr().err
+    assert name in shown
+    assert shown.count("\n") == 1
+
+
+def test_buffers_of_an_arrow_file_that_lie(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "table.feather"
+    feather.write_feather(pa.table({"text": ["a", "bc", "d"]}), path, compression="uncompressed")
+    data = path.read_bytes()
+    offsets = np.array([0, 1, 3, 4], np.int32).tobytes()
+    assert data.count(offsets) == 1
+    path.write_bytes(data.replace(offsets, np.array([0, 1, 3, 1 << 30], np.int32).tobytes()))
+    for command in ("stats", "head"):
+        assert cli.main([command, str(path)]) == cli.FAILED
+        assert "table.feather" in capsys.readouterr().err
+    assert {f.code for f in dataio.check(path).findings} == {"damaged_column"}

@@ -22,7 +22,7 @@ def first_records(target: Target, count: int) -> list[Any]:
     Raises:
         OpError: damaged before `count` records were read.
     """
-    with _named(target):
+    with naming_file(target):
         return list(islice(module_of(target.kind.name).head(target, count), count)) if count else []
 
 
@@ -38,7 +38,7 @@ def schema(uri: UriLike) -> dict[str, Any]:
     target = next(_known([uri]), None)
     if target is None:
         raise OpError(f"{uri}: no file of a kind that is known")
-    with _named(target):
+    with naming_file(target):
         return {"uri": target.name, "kind": target.kind.name, "schema": module_of(target.kind.name).schema(target)}
 
 
@@ -58,7 +58,7 @@ def stats(uris: UriLike | Sequence[UriLike]) -> dict[str, Any]:
         count += 1
         size += target.size
         module = module_of(target.kind.name)
-        with _named(target):
+        with naming_file(target):
             figures, facts = module.stats(target)
         if figures is not None:
             if len(files) >= MOST_FILES:
@@ -85,7 +85,7 @@ def _known(uris: UriLike | Sequence[UriLike]) -> Iterator[Target]:
 
 
 @contextmanager
-def _named(target: Target) -> Iterator[None]:
+def naming_file(target: Target) -> Iterator[None]:
     """Errors about the content name the file, whichever library raised them."""
     try:
         yield

@@ -14,6 +14,7 @@ from ..formats.image.decode import image
 from ..formats.image.files import write_image
 from ..formats.inputs import read_bytes
 from ..io.arguments import check_count
+from .contents import naming_file
 from .kinds import HEAD, Target, kind_of, target_of
 from .listing import UriLike, listed
 
@@ -76,11 +77,12 @@ def _encoded(uris: UriLike | Sequence[UriLike], count: int) -> Iterator[Any]:
             containers.append(target.uri)
     for name in containers:
         target = target_of(name)
-        for data in _of_tar(target) if target.kind.name == "tar" else _of_table(target) if target.kind.name in ("parquet", "arrow") else ():
-            if not left:
-                return
-            left -= 1
-            yield data
+        with naming_file(target):
+            for data in _of_tar(target) if target.kind.name == "tar" else _of_table(target) if target.kind.name in ("parquet", "arrow") else ():
+                if not left:
+                    return
+                left -= 1
+                yield data
 
 
 def _of_tar(target: Target) -> Iterator[Any]:
@@ -94,7 +96,7 @@ def _of_tar(target: Target) -> Iterator[Any]:
 
 def _of_table(target: Target) -> Iterator[Any]:
     """The pictures of the first column that has any in its first rows."""
-    from .tables import opened, opened_arrow
+    from .tables import batch_of, opened, opened_arrow
 
     if target.kind.name == "parquet":
         with opened(target) as file:
@@ -107,7 +109,7 @@ def _of_table(target: Target) -> Iterator[Any]:
         column = _image_column(file.schema)
         if column is not None:
             for number in range(file.num_record_batches):
-                yield from _pictures(file.get_batch(number).column(column))
+                yield from _pictures(batch_of(file, number).column(column))
 
 
 def _image_column(schema: Any) -> str | None:

@@ -42,6 +42,17 @@ def opened_arrow(target: Target) -> Iterator[Any]:
         yield found
 
 
+def batch_of(file: Any, number: int) -> Any:
+    """One record batch of an Arrow file, whose buffers were checked: values of others may lie outside of them.
+
+    Raises:
+        pyarrow.ArrowInvalid: they do.
+    """
+    batch = file.get_batch(number)
+    batch.validate(full=True)
+    return batch
+
+
 def check(target: Target, found: Findings, quick: bool) -> tuple[int, Any]:
     """Footer, and unless `quick` every page of every column."""
     if target.kind.name == "arrow":
@@ -113,9 +124,7 @@ def _check_arrow(target: Target, found: Findings, quick: bool) -> tuple[int, Any
             if quick:
                 break
             try:
-                batch = file.get_batch(number)
-                batch.validate(full=True)
-                rows += batch.num_rows
+                rows += batch_of(file, number).num_rows
             except Exception as error:  # pyarrow raises ArrowInvalid, OSError and others for damaged batches
                 found.error("damaged_column", str(error), number)
         return rows, (rows, file.schema.remove_metadata())
@@ -181,7 +190,7 @@ def head(target: Target, count: int) -> Iterator[dict[str, Any]]:
             for number in range(file.num_record_batches):
                 if left <= 0:
                     return
-                rows = file.get_batch(number).slice(0, left).to_pylist()
+                rows = batch_of(file, number).slice(0, left).to_pylist()
                 left -= len(rows)
                 yield from rows
         return
@@ -224,9 +233,7 @@ def _lazy(file: Any) -> Any:
 
     def batches(with_columns: list[str] | None, predicate: Any, n_rows: int | None, batch_size: int | None) -> Iterator[Any]:
         for number in range(file.num_record_batches):
-            batch = file.get_batch(number)
-            batch.validate(full=True)
-            frame = pl.DataFrame(batch)
+            frame = pl.DataFrame(batch_of(file, number))
             yield frame if with_columns is None else frame.select(with_columns)
 
     return register_io_source(batches, schema=pl.DataFrame(file.schema.empty_table()).schema)
