@@ -32,7 +32,7 @@ class Hdf5File(RangeFile):
     def readinto(self, buffer: Any, /) -> int:
         count = super().readinto(buffer)
         view = memoryview(buffer).cast("B")
-        if view[:4] == b"GCOL":
+        if bytes(view[:4]) == b"GCOL":
             check_heap(view[:count], self.lengths)
         return count
 

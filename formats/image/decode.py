@@ -30,7 +30,7 @@ from ...engine.schema import TensorType
 from ..libraries import opencv
 from ..raw import BytesLike, as_view
 from .exif import INVERSE, SWAPPED, UPRIGHT, apply_orientation, orientation
-from .header import Header, read_header
+from .header import Header, png_is_whole, read_header
 from .normalize import SYMMETRIC, UNIT, pack_into
 from .resize import resized_shape
 
@@ -237,7 +237,7 @@ def _decode(
         pixels = _simplejpeg(data, header, mode, shrink, turn)
         if pixels is not None:
             return pixels
-    elif header.plain and fill is None:
+    elif header.plain and fill is None and (header.format != "png" or png_is_whole(data)):
         pixels = _opencv(data, mode)
         if pixels is not None and pixels.shape[:2] == (header.height, header.width):
             return pixels

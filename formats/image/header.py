@@ -171,6 +171,17 @@ def _png(view: memoryview) -> Header:
     return header
 
 
+def png_is_whole(data: Any) -> bool:
+    """Whether every chunk of a PNG up to its end lies inside the data; OpenCV takes memory for what a chunk claims."""
+    view = as_view(data)
+    pos, end = 8, len(view)
+    while pos + 12 <= end:
+        if bytes(view[pos + 4 : pos + 8]) == b"IEND":
+            return True
+        pos += 12 + int.from_bytes(view[pos : pos + 4], "big")
+    return False
+
+
 def _webp(view: memoryview) -> Header:
     kind = bytes(view[12:16])
     whole = len(view) >= 8 + int.from_bytes(view[4:8], "little")

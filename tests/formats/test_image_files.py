@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import resource
 
 import numpy as np
 import pytest
@@ -177,3 +178,13 @@ def test_limits_hold_before_anything_is_decoded(tmp_path):
 def test_a_missing_file(tmp_path):
     with pytest.raises(FileNotFoundError):
         dataio.read_image(tmp_path / "no.png")
+
+
+def test_a_chunk_that_claims_gigabytes_takes_none():
+    data = bytearray(encoded(5, 7, format="PNG"))
+    place = data.index(b"IDAT") - 4
+    data[place : place + 4] = (2_700_000_000).to_bytes(4, "big")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(ValueError, match="damaged or truncated png"):
+        dataio.read_image(bytes(data))
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # KB
