@@ -110,14 +110,18 @@ def write_parquet(
     check_count("row_group_size", row_group_size, least=1)
     stream = arrow_stream(table, "write_parquet")
     with writer(os.fspath(path), atomic=atomic) as to:
-        out = to.open()
+        made: Any = None
         try:
-            made = pq.ParquetWriter(out, stream.schema, compression=codec)
+            made = pq.ParquetWriter(to.open(), stream.schema, compression=codec)
             for part in gathered(stream, row_group_size):
                 made.write_table(part, row_group_size=row_group_size)
             made.close()
-        except pa.ArrowException as error:
-            raise OpError(f"{name_of(path)}: {error}") from error
+        except BaseException as error:
+            if made is not None:
+                made.is_open = False  # else it would write a footer once it is collected
+            if isinstance(error, pa.ArrowException):
+                raise OpError(f"{name_of(path)}: {error}") from error
+            raise
 
 
 def parquet_metadata(path: Any) -> dict[str, Any]:
