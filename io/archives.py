@@ -296,7 +296,7 @@ def _listed(open_file: Callable[[], io.BufferedIOBase], archive: str) -> ZipInde
     last: int | None = None
     for info in reversed(infos):  # from the back, so that each knows where the next one begins
         if last is not None and info.header_offset < last:
-            end = last
+            end = min(last, directory)  # one that claims to lie behind the directory is no bound
         last = info.header_offset
         if info.filename.endswith("/"):  # `is_dir` fails for an empty name
             continue
