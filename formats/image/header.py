@@ -172,12 +172,17 @@ def _png(view: memoryview) -> Header:
 
 
 def png_is_whole(data: Any) -> bool:
-    """Whether every chunk of a PNG up to its end lies inside the data; OpenCV takes memory for what a chunk claims."""
+    """Whether a PNG has pixels, and every chunk up to its end lies inside the data.
+
+    OpenCV reads on where they do not, and takes memory for whatever a chunk behind the end claims.
+    """
     view = as_view(data)
-    pos, end = 8, len(view)
+    pos, end, pixels = 8, len(view), False
     while pos + 12 <= end:
-        if bytes(view[pos + 4 : pos + 8]) == b"IEND":
-            return True
+        kind = bytes(view[pos + 4 : pos + 8])
+        if kind == b"IEND":
+            return pixels
+        pixels = pixels or kind == b"IDAT"
         pos += 12 + int.from_bytes(view[pos : pos + 4], "big")
     return False
 
