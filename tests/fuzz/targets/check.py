@@ -11,7 +11,7 @@ from dataio.inspect.contents import first_records, schema, stats
 from dataio.inspect.kinds import target_of
 from tests.test_checks import HEALTHY
 
-_NAMES = sorted(HEALTHY)
+_NAMES = [name for name in sorted(HEALTHY) if not name.startswith(("picture", "checked", "bytes", "array.")) and not name.endswith(".gz")]
 
 
 def seeds() -> list[bytes]:
