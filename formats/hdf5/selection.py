@@ -43,6 +43,24 @@ class Selection:
         """The axis that is indexed by an array."""
         return next((axis for axis, index in enumerate(self.indices) if isinstance(index, np.ndarray)), None)
 
+    def start(self, shape: tuple[int, ...]) -> int | None:
+        """The first element, where all lie one behind the other in an array of this shape; None where they do not."""
+        first, whole = 0, False
+        for index, length in zip(self.indices, shape):
+            if isinstance(index, np.ndarray):
+                return None
+            if isinstance(index, int):
+                if whole and length != 1:
+                    return None
+                first = first * length + index
+                continue
+            count = len(range(index.start, index.stop, index.step))
+            if (whole and count != length) or (index.step != 1 and count > 1):
+                return None
+            first = first * length + (0 if whole else index.start)
+            whole = True
+        return first
+
 
 def select(selection: Any, shape: tuple[int, ...]) -> Selection:
     """What `selection` picks out of an array of this shape.

@@ -32,6 +32,8 @@ MAX_OUTPUT = 1 << 32
 TEXTS = 1 << 16
 """Most strings, or rows of their own length, that are read at a time."""
 FEWEST_TEXTS = 64
+OPENED = 256
+"""Data sets that a session keeps open."""
 
 
 def read_hdf5(
@@ -157,32 +159,65 @@ class Hdf5Session:
         """
         check_framework(framework)
         with self._data_set(key) as (found, what):
-            dtype = dtype_of(found, what)
+            dtype, place = self._facts(found, key, what)
+            shape = _shape(found)
             try:
-                part = select(selection, _shape(found))
+                part = select(selection, shape)
             except IndexError as error:
                 raise IndexError(f"{what}: {error}") from None
             except OpError as error:
                 raise OpError(f"{what}: {error}") from None
-            array = None if copy else self._view(found, dtype, part)
+            array = None if copy or place is None else self._view(found, dtype, place, part)
             if array is None:
-                self._check(found, dtype, part, what)
+                self._check(dtype, part, what)
+                array = self._in_place(dtype, place, part, shape, what)
+            if array is None:
                 array = self._read(found, dtype, part, what)
         return _framed(array, framework, what)
 
-    def _check(self, found: Any, dtype: np.dtype, part: Selection, what: str) -> None:
-        """Limits and filters, before memory is taken.
-
-        Raises:
-            LimitError, OpError: as `read` says.
-        """
+    def _check(self, dtype: np.dtype, part: Selection, what: str) -> None:
+        """Raises: LimitError: the result would be too large; before memory is taken."""
         limit = self.max_output_bytes
         if part.size * max(1, dtype.itemsize) > limit:
             need = part.size * dtype.itemsize
             raise LimitError(f"{what}: {dtype_name(dtype)}{list(part.shape)} takes {need:,} bytes, max_output_bytes is {limit:,}")
-        if (chunk := found.chunks) is not None and (size := math.prod(chunk) * dtype.itemsize) > limit:
-            raise LimitError(f"{what} has chunks of {size:,} bytes, max_output_bytes is {limit:,}")
-        _check_filters(found.id.get_create_plist(), what)
+
+    def _in_place(self, dtype: np.dtype, place: int | None, part: Selection, shape: tuple[int, ...], what: str) -> np.ndarray | None:
+        """The elements by one read of our own, without HDF5's lock; None where they do not lie in one piece.
+
+        Raises:
+            OpError: they lie outside the file.
+        """
+        start = None if place is None or part.flips or part.mask is not None else part.start(shape)
+        if place is None or start is None:
+            return None
+        out = np.empty(part.shape, native(dtype))
+        begin = place + start * dtype.itemsize
+        if begin + out.nbytes > self._ranges.size:
+            raise OpError(f"{what} is damaged: its elements lie behind the end of the file")
+        self._ranges.read_into(begin, out.reshape(-1).view(np.uint8).data)
+        return out
+
+    def _facts(self, found: Any, key: str, what: str) -> tuple[np.dtype, int | None]:
+        """The dtype, and where the elements lie if they lie in the file as NumPy has them; looked up, and checked, once.
+
+        Raises:
+            OpError: no dtype, or a filter that is not installed.
+            LimitError: chunks larger than the limit.
+        """
+        if (known := self._known.get(key)) is not None and known[1] is not None:
+            return known[1]
+        from h5py import h5d, h5t
+
+        dtype, place = dtype_of(found, what), None
+        plist = found.id.get_create_plist()
+        _check_filters(plist, what)
+        if (chunk := found.chunks) is not None and (size := math.prod(chunk) * dtype.itemsize) > self.max_output_bytes:
+            raise LimitError(f"{what} has chunks of {size:,} bytes, max_output_bytes is {self.max_output_bytes:,}")
+        if plist.get_layout() == h5d.CONTIGUOUS and not dtype.hasobject and dtype != np.bool_ and dtype.isnative:
+            place = found.id.get_offset() if h5t.py_create(dtype) == found.id.get_type() else None
+        self._known[key] = found, (dtype, place)
+        return dtype, place
 
     def _read(self, found: Any, dtype: np.dtype, part: Selection, what: str) -> np.ndarray:
         plain = native(dtype)
@@ -226,21 +261,12 @@ class Hdf5Session:
             target[...] = block
         return out
 
-    def _view(self, found: Any, dtype: np.dtype, part: Selection) -> np.ndarray | None:
+    def _view(self, found: Any, dtype: np.dtype, place: int, part: Selection) -> np.ndarray | None:
         """The elements where they lie, None where they cannot be had so."""
-        from h5py import h5d, h5t
-
-        plist = found.id.get_create_plist()
-        offset = found.id.get_offset()
-        if plist.get_layout() != h5d.CONTIGUOUS or offset is None or dtype.hasobject or dtype == np.bool_ or part.mask is not None:
+        memory = None if part.array_axis is not None or part.mask is not None else self._memory()
+        if memory is None or place + found.size * dtype.itemsize > memory.nbytes:
             return None
-        if part.array_axis is not None or not dtype.isnative or h5t.py_create(dtype) != found.id.get_type():
-            return None
-        memory = self._memory()
-        if memory is None or offset + found.size * dtype.itemsize > memory.nbytes:
-            return None
-        whole = np.ndarray(found.shape, native(dtype), memory, offset)
-        return np.flip(whole[part.indices], part.flips)
+        return np.flip(np.ndarray(found.shape, native(dtype), memory, place)[part.indices], part.flips)
 
     def _memory(self) -> memoryview | None:
         """The file's bytes, read-only, where they are in memory or can be mapped."""
@@ -280,6 +306,7 @@ class Hdf5Session:
         h5py = _h5py()
         self._process = os.getpid()
         self._ranges = open_ranges(self._source)
+        self._known: dict[str, tuple[Any, tuple[np.dtype, int | None] | None]] = {}
         try:
             opened = Hdf5File(self._ranges)
             self._file = h5py.File(opened, "r")
@@ -291,6 +318,7 @@ class Hdf5Session:
             raise OpError(f"{self.uri} is no HDF5 file, or damaged: {error}") from error
 
     def _shut(self) -> None:
+        self._known.clear()
         self._file.close()
         self._ranges.close()
 
@@ -320,12 +348,18 @@ class Hdf5Session:
         if not isinstance(key, str):
             raise TypeError(f"key is the name of a data set as str, got {type(key).__name__}")
         with self._using() as file:
-            import h5py
-
-            found = data_set(file["/"].id, key, self.uri, self.keys)
             what = f"{self.uri}: {absolute(key)!r}"
+            if (known := self._known.get(key)) is None:
+                import h5py
+
+                found = h5py.Dataset(data_set(file["/"].id, key, self.uri, self.keys))
+                if len(self._known) >= OPENED:
+                    self._known.pop(next(iter(self._known)))
+                self._known[key] = found, None
+            else:
+                found = known[0]
             try:
-                yield h5py.Dataset(found), what
+                yield found, what
             except Exception as error:
                 if not _of_hdf5(error):
                     raise
@@ -377,7 +411,8 @@ def _check_filters(plist: Any, what: str) -> None:
 
 
 def _shape(found: Any) -> tuple[int, ...]:
-    return (0,) if found.shape is None else tuple(found.shape)
+    shape = found.shape
+    return (0,) if shape is None else tuple(shape)
 
 
 def _own(block: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
