@@ -108,6 +108,11 @@ _NAMES = {
     "scan_parquet": "parquet_query",
     "write_feather": "formats.tables.feather",
     "write_parquet": "formats.tables.parquet",
+    # TFRecord
+    "TFRecordError": "formats.tfrecord.framing",
+    "iter_tfrecord": "formats.tfrecord.files",
+    "read_tfrecord": "formats.tfrecord.files",
+    "write_tfrecord": "formats.tfrecord.files",
     # data sets
     "Finding": "inspect.report",
     "Report": "inspect.report",

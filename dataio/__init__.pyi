@@ -43,6 +43,15 @@ from .formats.image.files import write_image as write_image
 from .formats.numpy_files import read_numpy as read_numpy
 from .formats.numpy_files import write_npz as write_npz
 from .formats.numpy_files import write_numpy as write_numpy
+from .formats.tables.feather import read_feather as read_feather
+from .formats.tables.feather import write_feather as write_feather
+from .formats.tables.parquet import parquet_metadata as parquet_metadata
+from .formats.tables.parquet import read_parquet as read_parquet
+from .formats.tables.parquet import write_parquet as write_parquet
+from .formats.tfrecord.files import iter_tfrecord as iter_tfrecord
+from .formats.tfrecord.files import read_tfrecord as read_tfrecord
+from .formats.tfrecord.files import write_tfrecord as write_tfrecord
+from .formats.tfrecord.framing import TFRecordError as TFRecordError
 from .images import read_image as read_image
 from .inspect.checking import check as check
 from .inspect.report import Finding as Finding
@@ -82,6 +91,11 @@ from .io.writer import writer as writer
 from .loader import DataLoader as DataLoader
 from .outputs import DlpackTensor as DlpackTensor
 from .outputs import register_output_adapter as register_output_adapter
+from .parquet_expr import ParquetExpr as ParquetExpr
+from .parquet_expr import ParquetNamespace as ParquetNamespace
+from .parquet_expr import parquet as parquet
+from .parquet_query import ParquetQuery as ParquetQuery
+from .parquet_query import scan_parquet as scan_parquet
 from .pipelines import BoundPipeline as BoundPipeline
 from .pipelines import Pipeline as Pipeline
 from .pipelines import pipeline as pipeline

@@ -49,6 +49,7 @@ class _Zlib:
 
 _DECODERS: dict[str, Callable[[], Any]] = {
     "gzip": lambda: _Zlib(31),
+    "zlib": lambda: _Zlib(15),
     "deflate": lambda: _Zlib(-15),
     "bzip2": bz2.BZ2Decompressor,
     "xz": lambda: lzma.LZMADecompressor(lzma.FORMAT_AUTO, LZMA_MEMORY),
@@ -65,7 +66,7 @@ def decoded(chunks: Iterable[BytesLike], codec: str, name: str, limit: int | Non
     zeros are padding, as for Python's `gzip`; anything else is an error.
 
     Args:
-        codec: gzip, zstd, bzip2, xz, deflate (raw, one stream), lzma (the `.lzma` format).
+        codec: gzip, zstd, bzip2, xz, zlib (one stream), deflate (raw, one stream), lzma (the `.lzma` format).
         name: of the content, for messages.
         limit: bytes that may come out.
 

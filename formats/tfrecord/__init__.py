@@ -1,0 +1,1 @@
+"""TFRecord files: framing, `tf.train.Example`, and where the records lie."""
