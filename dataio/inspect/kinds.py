@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import struct
 from dataclasses import dataclass
 from typing import Any
 
@@ -115,11 +114,10 @@ def _is_netpbm(head: bytes) -> bool:
 
 def _is_tfrecord(head: bytes) -> bool:
     """Whether the masked CRC-32C of the first length holds: a chance of 1 in 2**32 for anything else."""
-    import google_crc32c
+    from ..formats.tfrecord.framing import length_crc, unpack_header
 
-    crc = google_crc32c.value(head[:8])
-    masked_crc = (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
-    return bool(masked_crc == struct.unpack_from("<I", head, 8)[0])
+    length, crc = unpack_header(head)
+    return bool(length_crc(length) == crc)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ Source: TensorFlow's documentation of the format ("TFRecord and tf.train.Example
 from __future__ import annotations
 
 import io
-import struct
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,9 +17,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..engine.errors import OpError
+from ..formats.tfrecord.example import parse_example
+from ..formats.tfrecord.framing import FRAME, length_crc, unpack_header
+from ..formats.tfrecord.framing import masked as stored_crc
 from ..io.overlays import DecodedReader
 from ..io.reader import reader
-from .example import example
 from .kinds import Target
 from .report import Findings
 from .tar import UNPACKED, uneven
@@ -31,12 +32,14 @@ KEPT = 1 << 26
 """Bytes of a payload up to which it is decoded."""
 MOST_ERRORS = 100
 """Wrong checksums that are told of one by one."""
-_HEADER = struct.Struct("<QI")
 
 
-def masked_crc(crc: int) -> int:
-    """The form in which the format stores a CRC-32C."""
-    return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+def example(payload: bytes) -> dict[str, Any] | None:
+    """Values by feature; None where the payload is no Example with features."""
+    try:
+        return parse_example(payload) or None
+    except OpError:
+        return None
 
 
 @contextmanager
@@ -71,8 +74,8 @@ def walk(file: Any, found: Findings, keep: int) -> Iterator[Raw]:
         if len(header) < 12:
             found.error("truncated", f"the file ends inside the header of record {number}, at byte {offset:,}", number)
             return
-        length, crc = _HEADER.unpack(header)
-        if masked_crc(google_crc32c.value(header[:8])) != crc:
+        length, crc = unpack_header(header)
+        if length_crc(length) != crc:
             found.error("wrong_length_crc", f"the length of record {number}, at byte {offset:,}, does not match its checksum", number)
             return
         running, left = 0, length
@@ -89,9 +92,9 @@ def walk(file: Any, found: Findings, keep: int) -> Iterator[Raw]:
         if len(footer) < 4:
             found.error("truncated", f"record {number}, at byte {offset:,}, claims {length:,} bytes and the file ends before", number)
             return
-        yield Raw(number, offset, length, b"".join(pieces) if length <= keep else None, masked_crc(running) == int.from_bytes(footer, "little"))
+        yield Raw(number, offset, length, b"".join(pieces) if length <= keep else None, stored_crc(running) == int.from_bytes(footer, "little"))
         number += 1
-        offset += 16 + length
+        offset += FRAME + length
 
 
 def check(target: Target, found: Findings, quick: bool) -> tuple[int, Any]:
@@ -122,8 +125,6 @@ def check(target: Target, found: Findings, quick: bool) -> tuple[int, Any]:
 
 def _skimmed(target: Target, found: Findings) -> tuple[int, Any]:
     """The lengths and their checksums alone; payloads are not read."""
-    import google_crc32c
-
     number = offset = 0
     with opened(target) as file:
         while offset < target.size:
@@ -132,14 +133,14 @@ def _skimmed(target: Target, found: Findings) -> tuple[int, Any]:
             if len(header) < 12:
                 found.error("truncated", f"the file ends inside the header of record {number}, at byte {offset:,}", number)
                 break
-            length, crc = _HEADER.unpack(header)
-            if masked_crc(google_crc32c.value(header[:8])) != crc:
+            length, crc = unpack_header(header)
+            if length_crc(length) != crc:
                 found.error("wrong_length_crc", f"the length of record {number}, at byte {offset:,}, does not match its checksum", number)
                 break
-            if offset + 16 + length > target.size:
+            if offset + FRAME + length > target.size:
                 found.error("truncated", f"record {number}, at byte {offset:,}, claims {length:,} bytes and the file ends before", number)
                 break
-            offset += 16 + length
+            offset += FRAME + length
             number += 1
     return number, number
 
