@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.types as kinds
 
 from .formats.inputs import local_file, name_of
-from .formats.tables.parquet_file import ParquetSource, parquet_errors, starts_of
+from .formats.tables.parquet_file import ParquetSource, cut, empty_rows, parquet_errors, starts_of
 from .formats.tables.values import column_values, columns_of, rows_of
 from .parquet_expr import clauses, holds, prunable
 from .parquet_native import NoNativeFormError, may_hold, native
@@ -153,6 +153,8 @@ class Run:
             except pa.ArrowException:  # text over 2 GiB in one chunk, or fields that may not be null: row group by row group
                 pass
         tables = [table for table in self.tables() if table.num_rows]
+        if not self.columns:  # joined, tables without columns would lose their rows
+            return empty_rows(sum(table.num_rows for table in tables))
         return pa.concat_tables(tables) if tables else self.source.read([], self.columns)
 
     def values(self, table: pa.Table) -> dict[str, list[Any]]:
@@ -176,9 +178,9 @@ class Run:
         for table in self._filtered():
             if offset:
                 skipped = min(offset, table.num_rows)
-                table, offset = table.slice(skipped), offset - skipped
+                table, offset = cut(table, skipped), offset - skipped
             if limit is not None:
-                table = table.slice(0, limit)
+                table = cut(table, 0, limit)
                 limit -= table.num_rows
             yield table
             if limit == 0:
@@ -209,11 +211,11 @@ class Run:
             at = 0
             for group, mask in zip(run, masks, strict=True):
                 rows = metadata.row_group(group).num_rows
-                part = table.slice(at, rows)
+                part = cut(table, at, rows)
                 at += rows
                 if mask is not None and not mask.all():
                     part = part.filter(pa.array(mask))
-                yield self._called(part, group, mask)
+                yield self._called(part if self.columns else part.select([]), group, mask)
 
     def _with_rows(self, run: list[int], masks: list[Any]) -> tuple[list[int], list[Any]]:
         kept = [(group, mask) for group, mask in zip(run, masks, strict=True) if mask.any()]

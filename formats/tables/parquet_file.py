@@ -169,6 +169,13 @@ class ParquetSource:
         self._file.close(force=True)
         self._opened.close()
 
+    def footer(self) -> bytes:
+        """The serialised FileMetaData, as it is in the file."""
+        self._opened.seek(self.size - 8)
+        length = int.from_bytes(self._opened.read(4), "little")
+        self._opened.seek(max(0, self.size - 8 - length))
+        return bytes(self._opened.read(length))
+
     # ---------------------------------------------------------------- names
 
     def path_of(self, name: str) -> list[str] | None:
@@ -232,7 +239,7 @@ class ParquetSource:
         paths = self.paths(names)
         rows = sum(self.metadata.row_group(group).num_rows for group in groups)
         if not names:
-            return _empty_rows(rows)
+            return empty_rows(rows)
         with parquet_errors(self.source):
             leaves = self._leaves(paths.values())
             chunks = self._chunk_ranges(groups, leaves)
@@ -285,7 +292,15 @@ def _reach(table: pa.Table, path: list[str]) -> pa.ChunkedArray:
     return column
 
 
-def _empty_rows(rows: int) -> pa.Table:
+def cut(table: pa.Table, start: int, length: int | None = None) -> pa.Table:
+    """`table.slice`, which forgets to cut tables without columns."""
+    if table.num_columns:
+        return table.slice(start, length)
+    left = max(0, table.num_rows - start)
+    return empty_rows(left if length is None else min(left, length))
+
+
+def empty_rows(rows: int) -> pa.Table:
     """A table without columns; pyarrow keeps its number of rows only this way."""
     return pa.table({"": pa.nulls(rows)}).select([])
 

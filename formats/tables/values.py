@@ -6,12 +6,15 @@ the lists of their children.
 
 from __future__ import annotations
 
+import decimal
 import itertools
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kinds
+
+from ...engine.errors import OpError
 
 
 def column_values(column: pa.ChunkedArray | pa.Array) -> list[Any]:
@@ -52,7 +55,10 @@ def _values(array: pa.Array) -> list[Any]:
     if kinds.is_null(kind):
         return [None] * len(array)
     if kinds.is_decimal(kind):
-        return [None if value is None else f"{value:f}" for value in array.to_pylist()]
+        try:
+            return [None if value is None else f"{value:f}" for value in array.to_pylist()]
+        except decimal.DecimalException as error:  # a scale that Python's decimals cannot have
+            raise OpError(f"values of type {kind} have no form as text") from error
     if kinds.is_date32(kind) or kinds.is_time32(kind):
         return _leaf(array.view(pa.int32()))
     if kinds.is_temporal(kind) and not kinds.is_interval(kind):

@@ -1,0 +1,99 @@
+"""Checks of a Parquet footer before pyarrow's metadata objects are asked for all of it.
+
+pyarrow ends the process (an exception where C++ allows none) when a column chunk with an unknown codec, encoding or type is
+asked for it, so those are looked up in the footer itself first. Format: parquet.thrift in Thrift's compact protocol.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...engine.errors import OpError
+
+CODECS, ENCODINGS, TYPES = 8, 10, 8
+"""How many of each parquet.thrift names."""
+MAX_DEPTH = 32
+
+
+class _Compact:
+    """Thrift's compact protocol, as dicts of field number -> value."""
+
+    def __init__(self, data: Any) -> None:
+        self._data, self._at = bytes(data), 0
+
+    def struct(self, depth: int = 0) -> dict[int, Any]:
+        """The struct at this place."""
+        if depth > MAX_DEPTH:
+            raise OpError("a Parquet footer is nested too deep")
+        found: dict[int, Any] = {}
+        number = 0
+        while head := self._byte():
+            number = number + (head >> 4) if head >> 4 else self._zigzag()
+            kind = head & 15
+            found[number] = kind == 1 if kind in (1, 2) else self._value(kind, depth)
+        return found
+
+    def _value(self, kind: int, depth: int) -> Any:
+        if kind in (1, 2, 3):  # bool in a list, byte
+            return self._byte()
+        if kind in (4, 5, 6):
+            return self._zigzag()
+        if kind == 7:
+            return self._take(8)
+        if kind == 8:
+            return self._take(self._varint())
+        if kind in (9, 10):
+            head = self._byte()
+            count = self._varint() if head >> 4 == 15 else head >> 4
+            if count > len(self._data) - self._at:  # each item takes a byte at least
+                raise OpError(f"a Parquet footer claims a list of {count} items")
+            return [self.struct(depth + 1) if head & 15 == 12 else self._value(head & 15, depth + 1) for _ in range(count)]
+        if kind == 12:
+            return self.struct(depth + 1)
+        raise OpError(f"a Parquet footer has a value of unknown kind {kind}")
+
+    def _byte(self) -> int:
+        return self._take(1)[0]
+
+    def _take(self, count: int) -> bytes:
+        if count > len(self._data) - self._at:
+            raise OpError("a Parquet footer ends within a value")
+        self._at += count
+        return self._data[self._at - count : self._at]
+
+    def _varint(self) -> int:
+        found = shift = 0
+        while (byte := self._byte()) & 128:
+            found |= (byte & 127) << shift
+            shift += 7
+            if shift > 63:
+                raise OpError("a Parquet footer has a number of more than 64 bits")
+        return found | byte << shift
+
+    def _zigzag(self) -> int:
+        value = self._varint()
+        return (value >> 1) ^ -(value & 1)
+
+
+def check_footer(data: Any) -> None:
+    """Refuse codecs, encodings and types that Parquet does not name.
+
+    Args:
+        data: the serialised FileMetaData.
+
+    Raises:
+        OpError: there are such, or the footer is no Thrift.
+    """
+    try:
+        for group_number, group in enumerate(_Compact(data).struct().get(4, [])):
+            for chunk in group.get(1, []):
+                column = chunk.get(3, {})
+                for what, values, many in (
+                    ("codec", [column.get(4, 0)], CODECS),
+                    ("type", [column.get(1, 0)], TYPES),
+                    ("encoding", column.get(2, []), ENCODINGS),
+                ):
+                    if wrong := [value for value in values if not 0 <= value < many]:
+                        raise OpError(f"row group {group_number} has a column chunk of unknown {what} {wrong[0]}")
+    except (AttributeError, TypeError, RecursionError) as error:  # values of other kinds than the format has
+        raise OpError("the footer is not that of a Parquet file") from error
