@@ -6,6 +6,7 @@ by pyarrow (from stores as parallel ranges), and Polars only computes the mask.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -202,7 +203,7 @@ class Run:
                 read = self.source.read(run, self.filter_columns)
                 starts = starts_of(metadata, run)
                 mask = self._mask(read)
-                masks = [mask[a:b] for a, b in zip(starts, starts[1:], strict=False)]
+                masks = [mask[a:b] for a, b in itertools.pairwise(starts)]
                 run, masks = self._with_rows(run, masks)
                 rest = [name for name in self.columns if name not in self.filter_columns]
                 if not run:

@@ -54,6 +54,13 @@ EXPECTED = {  # script: patterns of lines of its output
         r"again: \{'copied': 0, 'deleted': 0\}",
         r"batch: \(8, 3, 32, 32\) float32",
     ],
+    "tables.py": [
+        r"10000 rows in 10 row groups",
+        r"row groups read: \[0, 1\]",
+        r"\d+ rows, the first: \[\{'id': \d+, 'height': 20\d\d\}\]",
+        r"batches: \[4, .*\]",
+        r"as Feather: True",
+    ],
     "distributed_training.py": [
         r"rank 0: 13 steps, stopped, 17 steps; as without the stop: True",
         r"rank 1: 13 steps, stopped, 17 steps; as without the stop: True",

@@ -27,7 +27,8 @@ c = dataio.parquet.col
 
 def golden_table() -> pa.Table:
     spec = importlib.util.spec_from_file_location("golden_parquet", ROOT.parent / "scripts" / "golden" / "parquet.py")
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module.table()
@@ -52,7 +53,7 @@ def test_a_condition_leaves_the_rows_of_the_reference(golden_file: str, case: di
 
 def test_values_are_those_of_the_reference(golden_file: str) -> None:
     values = dataio.read_parquet(golden_file)
-    values["f"] = ["nan" if x != x else x for x in map(lambda x: x if x is not None else None, values["f"])]
+    values["f"] = ["nan" if x != x else x for x in values["f"]]
     values["by"] = [None if x is None else x.decode() for x in values["by"]]
     assert values == GOLDEN["values"]
 

@@ -237,6 +237,15 @@ def test_a_query_is_a_source_of_training(query: ParquetQuery, build: Any, left: 
     assert [row["id"] for row in dataio.scan(made).limit(2, 1).collect()] == left[1:3]
 
 
+def test_columns_that_polars_wrote_as_views_are_filtered(tmp_path: Path) -> None:
+    frame = pl.DataFrame({"s": ["a", "b", None], "l": [["x"], [], None], "by": [b"1", b"2", b"3"], "n": [1, 2, 3]})
+    dataio.write_parquet(tmp_path / "x.parquet", frame)
+    for source in (tmp_path / "x.parquet", (tmp_path / "x.parquet").read_bytes()):
+        query = dataio.scan_parquet(source).where("n", "!=", 2)
+        assert query.collect() == frame.filter(pl.col("n") != 2).to_dicts()
+        assert query.where("s", "=", "a").count() == 1
+
+
 def test_polars_and_query_agree_on_a_larger_table(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     frame = pl.DataFrame({"a": rng.integers(0, 50, 20_000), "b": rng.random(20_000), "s": rng.integers(0, 9, 20_000).astype(str)})

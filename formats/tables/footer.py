@@ -6,10 +6,13 @@ asked for it, so those are looked up in the footer itself first. Format: parquet
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from ...engine.errors import OpError
 
+CHECKED = 1 << 20
+"""Bytes up to which a footer is checked: what takes half a second."""
 CODECS, ENCODINGS, TYPES = 8, 10, 8
 """How many of each parquet.thrift names."""
 MAX_DEPTH = 32
@@ -75,8 +78,11 @@ class _Compact:
         return (value >> 1) ^ -(value & 1)
 
 
-def check_footer(data: Any) -> None:
-    """Refuse codecs, encodings and types that Parquet does not name.
+@functools.lru_cache(maxsize=32)
+def check_footer(data: bytes) -> None:
+    """Refuse codecs, encodings and types that Parquet does not name, and chunks of another type than their column.
+
+    Takes about 40 microseconds a column chunk, once for each footer.
 
     Args:
         data: the serialised FileMetaData.
@@ -85,15 +91,22 @@ def check_footer(data: Any) -> None:
         OpError: there are such, or the footer is no Thrift.
     """
     try:
-        for group_number, group in enumerate(_Compact(data).struct().get(4, [])):
-            for chunk in group.get(1, []):
-                column = chunk.get(3, {})
+        footer = _Compact(data).struct()
+        leaves = [element.get(1) for element in footer.get(2, [])[1:] if not element.get(5)]
+        for number, group in enumerate(footer.get(4, [])):
+            chunks = group.get(1, [])
+            if len(chunks) != len(leaves):
+                raise OpError(f"row group {number} has {len(chunks)} column chunks for {len(leaves)} columns")
+            for chunk, leaf in zip(chunks, leaves, strict=True):
+                column = chunk.get(3)
+                if column is None or column.get(1) != leaf:
+                    raise OpError(f"row group {number} has a column chunk of another type than its column")
                 for what, values, many in (
-                    ("codec", [column.get(4, 0)], CODECS),
-                    ("type", [column.get(1, 0)], TYPES),
+                    ("codec", [column.get(4)], CODECS),
+                    ("type", [leaf], TYPES),
                     ("encoding", column.get(2, []), ENCODINGS),
                 ):
                     if wrong := [value for value in values if not 0 <= value < many]:
-                        raise OpError(f"row group {group_number} has a column chunk of unknown {what} {wrong[0]}")
+                        raise OpError(f"row group {number} has a column chunk of unknown {what} {wrong[0]}")
     except (AttributeError, TypeError, RecursionError) as error:  # values of other kinds than the format has
         raise OpError("the footer is not that of a Parquet file") from error

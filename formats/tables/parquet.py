@@ -12,8 +12,7 @@ import pyarrow.types as kinds
 from ...engine.errors import OpError
 from ...io.arguments import check_count
 from ...io.writer import writer
-from ..inputs import name_of, naming
-from .footer import check_footer
+from ..inputs import name_of
 from .parquet_file import (
     ParquetSource,
     checked_groups,
@@ -146,8 +145,6 @@ def parquet_metadata(path: Any) -> dict[str, Any]:
 
 def metadata_of(source: ParquetSource) -> dict[str, Any]:
     """`parquet_metadata` of an open file."""
-    with naming(source.source):
-        check_footer(source.footer())
     metadata = source.metadata
     return {
         "num_rows": metadata.num_rows,

@@ -21,7 +21,8 @@ from ...engine.source import RangeReader
 from ...io.file_objects import RangeFile
 from ...io.parallel import for_each
 from ...io.ranges import MemoryRanges
-from ..inputs import local_file, missing_key, name_of, open_ranges
+from ..inputs import local_file, missing_key, name_of, naming, open_ranges
+from .footer import CHECKED, check_footer
 
 TAIL = 1 << 16
 """Bytes of the first read of a file in a store: nearly every footer is shorter."""
@@ -121,7 +122,7 @@ class ParquetSource:
         source: a path or URI, bytes-like, a `dataio.Reader` or an object with `read()`.
 
     Attributes:
-        schema: the Arrow schema, as it was written.
+        schema: the Arrow schema, as it was written, but for views of text and bytes, which are read as large text and bytes.
         metadata: pyarrow's FileMetaData.
 
     Raises:
@@ -152,8 +153,11 @@ class ParquetSource:
                     self._fetched.fetch([(max(0, self.size - TAIL), self.size)])
                 self._opened = opened
                 self._file = pq.ParquetFile(opened, pre_buffer=False, memory_map=False)
+                if len(footer := self._footer()) <= CHECKED:
+                    with naming(source):
+                        check_footer(footer)
                 self.metadata: Any = self._file.metadata
-                self.schema: pa.Schema = self._file.schema_arrow
+                self.schema: pa.Schema = _without_views(self._file.schema_arrow)
             except BaseException:
                 opened.close()
                 raise
@@ -169,7 +173,7 @@ class ParquetSource:
         self._file.close(force=True)
         self._opened.close()
 
-    def footer(self) -> bytes:
+    def _footer(self) -> bytes:
         """The serialised FileMetaData, as it is in the file."""
         self._opened.seek(self.size - 8)
         length = int.from_bytes(self._opened.read(4), "little")
@@ -249,6 +253,7 @@ class ParquetSource:
             if table.num_rows != rows:
                 raise OpError(f"{name_of(self.source)}: row groups of {rows} rows hold {table.num_rows}")
             columns = [_reach(table, path) for path in paths.values()]
+            columns = [column.cast(without_views(column.type)) for column in columns]
         fields = [pa.field(name, column.type) for name, column in zip(names, columns, strict=True)]
         return pa.Table.from_arrays(columns, schema=pa.schema(fields))
 
@@ -282,6 +287,25 @@ def chunk_range(chunk: Any) -> tuple[int, int]:
     if chunk.dictionary_page_offset is not None and 0 < chunk.dictionary_page_offset < start:
         start = chunk.dictionary_page_offset
     return start, chunk.total_compressed_size
+
+
+def without_views(kind: pa.DataType) -> pa.DataType:
+    """The type with plain text and bytes for string and binary views, which pyarrow neither filters nor takes from."""
+    if kinds.is_string_view(kind):
+        return pa.large_string()
+    if kinds.is_binary_view(kind):
+        return pa.large_binary()
+    if kinds.is_struct(kind):
+        return pa.struct([field.with_type(without_views(field.type)) for field in kind])
+    if kinds.is_list(kind):
+        return pa.list_(kind.value_field.with_type(without_views(kind.value_type)))
+    if kinds.is_large_list(kind):
+        return pa.large_list(kind.value_field.with_type(without_views(kind.value_type)))
+    return kind
+
+
+def _without_views(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([field.with_type(without_views(field.type)) for field in schema], schema.metadata)
 
 
 def _reach(table: pa.Table, path: list[str]) -> pa.ChunkedArray:

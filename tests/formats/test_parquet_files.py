@@ -205,7 +205,7 @@ def test_a_file_cut_short_names_itself(path: str, keep: float) -> None:
     data = Path(path).read_bytes()
     Path(path).write_bytes(data[: int(keep if keep >= 1 or keep == 0 else len(data) * keep)])
     for read in (dataio.read_parquet, dataio.parquet_metadata, lambda p: dataio.scan_parquet(p).collect()):
-        with pytest.raises(ValueError, match="t.parquet: not a Parquet file"):
+        with pytest.raises(ValueError, match=r"t\.parquet: not a Parquet file"):
             read(path)
 
 
@@ -214,7 +214,7 @@ def test_pages_that_are_overwritten_are_an_error_of_the_file(path: str) -> None:
     data[4:200] = b"\xff" * 196
     Path(path).write_bytes(data)
     for read in (dataio.read_parquet, lambda p: dataio.scan_parquet(p).collect(), lambda p: dataio.scan_parquet(p).to_polars()):
-        with pytest.raises(ValueError, match="t.parquet"):
+        with pytest.raises(ValueError, match=r"t\.parquet"):
             read(path)
 
 
