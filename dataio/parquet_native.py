@@ -123,7 +123,7 @@ def _ordered(read: pl.Expr, op: str, value: pl.Expr) -> pl.Expr:
 def _integer(read: pl.Expr, kind: pa.DataType, op: str, value: Any) -> pl.Expr:
     if isinstance(value, float):
         if not math.isfinite(value):
-            return pl.lit(bool(ORDER[op](0, value)))
+            return _beyond(read, op, value)
         floor = math.floor(value)
         if floor != value:
             if op in ("==", "!="):
@@ -133,8 +133,15 @@ def _integer(read: pl.Expr, kind: pa.DataType, op: str, value: Any) -> pl.Expr:
     signed = kinds.is_signed_integer(kind)
     low, high = (-(1 << (kind.bit_width - 1)), (1 << (kind.bit_width - 1)) - 1) if signed else (0, (1 << kind.bit_width) - 1)
     if not low <= value <= high:
-        return pl.lit(bool(ORDER[op](0, value)))
+        return _beyond(read, op, value)
     return _ordered(read, op, pl.lit(value, dtype=_INTEGERS[kind]))
+
+
+def _beyond(read: pl.Expr, op: str, value: Any) -> pl.Expr:
+    """The comparison with a number that lies outside the column's type: the same for all values, not for null."""
+    if op == "!=":
+        return pl.lit(value=True)
+    return read.is_not_null() if ORDER[op](0, value) else pl.lit(value=False)
 
 
 def _float(read: pl.Expr, kind: pa.DataType, op: str, value: Any) -> pl.Expr:
@@ -156,7 +163,7 @@ def _near(value: Any, scalar: Any) -> tuple[bool, Any]:
         try:
             nearest = scalar(value)
         except OverflowError:
-            nearest = scalar(math.copysign(math.inf, value))
+            nearest = scalar(math.inf if value > 0 else -math.inf)
         if float(nearest) == value:
             return True, nearest
         return False, nearest if float(nearest) < value else np.nextafter(nearest, scalar(-math.inf))
@@ -174,7 +181,7 @@ def _in(read: pl.Expr, kind: pa.DataType, values: tuple[Any, ...]) -> pl.Expr:
         dtype: Any = _INTEGERS[kind]
         top = 1 << (kind.bit_width - kinds.is_signed_integer(kind))
         low = -top if kinds.is_signed_integer(kind) else 0
-        usable = [int(v) for v in values if kind_of(v) == "number" and math.isfinite(v) and v == int(v) and low <= v < top]
+        usable = [int(v) for v in values if kind_of(v) == "number" and (isinstance(v, int) or v.is_integer()) and low <= v < top]
     elif kind in _FLOATS:
         dtype, scalar = _FLOATS[kind]
         usable = [float(v) for v in values if kind_of(v) == "number" and v == v and _near(v, scalar)[0]]

@@ -82,6 +82,8 @@ def _leaf(array: pa.Array) -> list[Any]:
         array = array.cast(pa.binary())
     elif not (kinds.is_primitive(kind) or kinds.is_binary(kind) or kinds.is_large_binary(kind) or _is_text(kind)):
         raise TypeError(f"values of type {kind} have no form as Python values here")
+    if _is_text(kind):
+        array.validate(full=True)  # Polars takes damaged UTF-8 at its word
     values: list[Any] = pl.Series(pl.from_arrow(array)).to_list()
     return values
 
