@@ -97,6 +97,8 @@ _NAMES = {
     "write_image": "formats.image.files",
     "write_npz": "formats.numpy_files",
     "write_numpy": "formats.numpy_files",
+    # checkpoints
+    "read_pt": "formats.weights.checkpoints",
     # tables
     "ParquetExpr": "parquet_expr",
     "ParquetNamespace": "parquet_expr",
@@ -110,8 +112,12 @@ _NAMES = {
     "write_parquet": "formats.tables.parquet",
     # TFRecord
     "TFRecordError": "formats.tfrecord.framing",
+    "TFRecordIndex": "formats.tfrecord.index",
     "iter_tfrecord": "formats.tfrecord.files",
     "read_tfrecord": "formats.tfrecord.files",
+    "scan_tfrecord": "query",
+    "tfrecord": "sources",
+    "tfrecord_index": "formats.tfrecord.index",
     "write_tfrecord": "formats.tfrecord.files",
     # data sets
     "Finding": "inspect.report",

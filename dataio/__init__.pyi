@@ -52,6 +52,9 @@ from .formats.tfrecord.files import iter_tfrecord as iter_tfrecord
 from .formats.tfrecord.files import read_tfrecord as read_tfrecord
 from .formats.tfrecord.files import write_tfrecord as write_tfrecord
 from .formats.tfrecord.framing import TFRecordError as TFRecordError
+from .formats.tfrecord.index import TFRecordIndex as TFRecordIndex
+from .formats.tfrecord.index import tfrecord_index as tfrecord_index
+from .formats.weights.checkpoints import read_pt as read_pt
 from .images import read_image as read_image
 from .inspect.checking import check as check
 from .inspect.report import Finding as Finding
@@ -101,6 +104,7 @@ from .pipelines import Pipeline as Pipeline
 from .pipelines import pipeline as pipeline
 from .query import Query as Query
 from .query import scan as scan
+from .query import scan_tfrecord as scan_tfrecord
 from .settings import env_vars as env_vars
 from .sharding import ShardSpec as ShardSpec
 from .sources import Archive as Archive
@@ -117,6 +121,7 @@ from .sources import manifest as manifest
 from .sources import mix as mix
 from .sources import npz as npz
 from .sources import records as records
+from .sources import tfrecord as tfrecord
 from .sources import urls as urls
 from .sources import webdataset as webdataset
 from .stages import BatchStage as BatchStage

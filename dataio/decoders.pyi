@@ -57,7 +57,7 @@ def passthrough(*, field: str | None = None) -> Decoder:
     """The slot's Python value, untouched: nothing is read."""
 
 def pt(*, tensor_key: str | Col | ParamRef | ConstValue) -> Decoder:
-    """One tensor of a torch checkpoint: a dict with tensors at its top level, as `torch.save` writes it since 1.6."""
+    """One tensor of a torch checkpoint: a dict with tensors at its top level, as `torch.save` writes it."""
 
 def safetensors(*, tensor_key: str | Col | ParamRef | ConstValue) -> Decoder:
     """One tensor of a safetensors file; nothing else of the payload is read."""

@@ -21,9 +21,10 @@ from hypothesis import strategies as st
 
 from dataio.engine.errors import LimitError, OpError
 from dataio.engine.expr import Col
+from dataio.formats.weights.pickles import PickleReader
 from dataio.formats.weights.safetensors import MAX_HEADER, read_header
 from dataio.formats.weights.tensors import HeaderCache, bits, element_type, torch_name
-from dataio.formats.weights.torch_zip import PickleReader, read_directory
+from dataio.formats.weights.torch_zip import read_directory
 from dataio.io.ranges import MemoryRanges, open_ranges
 
 from .helpers import decoder, ops_registered_by
@@ -451,9 +452,11 @@ def test_the_root_must_be_a_dict(value):
         decode("pt", saved(value), "t")
 
 
-def test_the_old_format_says_how_to_convert():
-    with pytest.raises(OpError, match=r"torch.save\(torch.load\(path\), path\)"):
-        decode("pt", saved({"t": torch.ones(2)}, _use_new_zipfile_serialization=False), "t")
+def test_the_format_before_torch_1_6_is_decoded():
+    tensors = {"w": torch.arange(12.0).reshape(3, 4).T, "b": torch.ones(2, dtype=torch.bfloat16)}
+    old = saved(tensors, _use_new_zipfile_serialization=False)
+    for key, tensor in tensors.items():
+        assert_same_bits(decode("pt", old, key), tensor)
 
 
 def rezipped(data, **members):
