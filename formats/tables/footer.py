@@ -78,6 +78,25 @@ class _Compact:
         return (value >> 1) ^ -(value & 1)
 
 
+def _leaves(elements: list[dict[int, Any]]) -> list[tuple[Any, int, int]]:
+    """Type, repetition level and definition level of each leaf of a schema, which lists a tree in depth-first order."""
+    found: list[tuple[Any, int, int]] = []
+    open_: list[list[int]] = []  # children left, repetition level, definition level
+    for number, element in enumerate(elements):
+        while open_ and not open_[-1][0]:
+            open_.pop()
+        repeated, defined = open_[-1][1:] if open_ else (0, 0)
+        if open_:
+            open_[-1][0] -= 1
+        if number:
+            repeated, defined = repeated + (element.get(3) == 2), defined + (element.get(3) in (1, 2))
+        if children := element.get(5):
+            open_.append([children, repeated, defined])
+        elif number:
+            found.append((element.get(1), repeated, defined))
+    return found
+
+
 @functools.lru_cache(maxsize=32)
 def check_footer(data: bytes) -> None:
     """Refuse codecs, encodings and types that Parquet does not name, and chunks of another type than their column.
@@ -92,15 +111,18 @@ def check_footer(data: bytes) -> None:
     """
     try:
         footer = _Compact(data).struct()
-        leaves = [element.get(1) for element in footer.get(2, [])[1:] if not element.get(5)]
+        leaves = _leaves(footer.get(2, []))
         for number, group in enumerate(footer.get(4, [])):
             chunks = group.get(1, [])
             if len(chunks) != len(leaves):
                 raise OpError(f"row group {number} has {len(chunks)} column chunks for {len(leaves)} columns")
-            for chunk, leaf in zip(chunks, leaves, strict=True):
+            for chunk, (leaf, repeated, defined) in zip(chunks, leaves, strict=True):
                 column = chunk.get(3)
                 if column is None or column.get(1) != leaf:
                     raise OpError(f"row group {number} has a column chunk of another type than its column")
+                sizes = column.get(16, {})  # SizeStatistics
+                if len(sizes.get(2, [])) not in (0, repeated + 1) or len(sizes.get(3, [])) not in (0, defined + 1) or (1 in sizes and leaf != 6):
+                    raise OpError(f"row group {number} has a column chunk with size statistics of another column")
                 for what, values, many in (
                     ("codec", [column.get(4)], CODECS),
                     ("type", [leaf], TYPES),
