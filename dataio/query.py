@@ -24,6 +24,38 @@ def scan(source: Any) -> Query:
     return Query(Scan(as_source(source)))
 
 
+def scan_tfrecord(
+    path: Any,
+    *,
+    schema: pa.Schema | None = None,
+    examples: int = 100,
+    compression: str | None = "auto",
+    on_corrupt: str = "raise",
+    max_record_bytes: int = 1 << 30,
+) -> Query:
+    """A query over TFRecord files, a column for each feature: read forwards, only the features that are used become columns.
+
+    Bytes are binary, numbers int64 or float32. A feature with one value in each of the first `examples` is a column of that type, any other
+    one a column of lists; an example that lacks it has a null. Conditions, limits and training are those of `scan`.
+
+    Args:
+        path: a path or URI, or several; patterns as `webdataset` takes them.
+        schema: of the columns; None finds it in the first `examples` examples, when it is first needed.
+        compression, on_corrupt, max_record_bytes: as for `iter_tfrecord`.
+
+    Raises:
+        TypeError, ValueError: options of other values. While it is read: what `iter_tfrecord` raises; SchemaError (a ValueError) where an
+            example does not fit the columns, which names the record.
+    """
+    from .io.arguments import check_count
+    from .sources.patterns import expanded
+    from .sources.tfrecord_columns import TFRecordColumns
+
+    check_count("examples", examples, least=1)
+    options = {"compression": compression, "on_corrupt": on_corrupt, "max_record_bytes": max_record_bytes}
+    return Query(Scan(TFRecordColumns(expanded(path, "scan_tfrecord"), schema, examples, options)))
+
+
 @dataclass(frozen=True)
 class Query:
     """A plan without slots. Every method returns a new query; nothing is read before it is collected or bound."""

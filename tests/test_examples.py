@@ -35,6 +35,12 @@ EXPECTED = {  # script: patterns of lines of its output
         r"threads agree: True",
         r"again: frame 199",
     ],
+    "tfrecord.py": [
+        r"first: \['box', 'image', 'label'\] \[1\] True",
+        r"batch: \(8, 32, 32, 3\) 8",
+        r"label 2: 13 rows",
+        r"behind damage: 19 of 20",
+    ],
     "conditional_pipeline.py": [
         r"\{'image': \(12, 224, 224, 3\), 'mask': \(12, 224, 224, 1\)\}, 0 errors",
         r"\{'image': \(12, 224, 224, 3\)\}, 0 errors",

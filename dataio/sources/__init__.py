@@ -14,6 +14,7 @@ from .npz import Npz, npz
 from .python import from_callable, from_iterable, from_iterator
 from .records import RecordSource, records
 from .sampler import from_sampler
+from .tfrecord import tfrecord
 from .urls import urls
 from .webdataset import webdataset
 
@@ -33,6 +34,7 @@ __all__ = [
     "mix",
     "npz",
     "records",
+    "tfrecord",
     "urls",
     "webdataset",
 ]

@@ -17,7 +17,7 @@ _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"([0-9]+)\.\.([0-9]+)")
 
 
-def expanded(paths: Any) -> list[str]:
+def expanded(paths: Any, what: str = "webdataset") -> list[str]:
     """The shards that are named, ranges `{lo..hi}` and lists `{a,b}` written out; the last one of several changes fastest.
 
     Raises:
@@ -30,17 +30,17 @@ def expanded(paths: Any) -> list[str]:
         except TypeError:
             several = None
     if several is None or isinstance(several, (bytes, bytearray)):
-        raise TypeError(f"webdataset takes paths of tar shards, got {paths!r}")
+        raise TypeError(f"{what} takes paths of shards, got {paths!r}")
     found: list[str] = []
     for path in several:
         if not isinstance(path, (str, os.PathLike)):
-            raise TypeError(f"webdataset takes paths as str or PathLike, got {path!r}")
+            raise TypeError(f"{what} takes paths as str or PathLike, got {path!r}")
         name = os.fsdecode(path)
         found += _written_out(name) if "{" in name or "}" in name else [name]
         if len(found) > NAMES:
-            raise ValueError(f"webdataset takes at most {NAMES:,} shards")
+            raise ValueError(f"{what} takes at most {NAMES:,} shards")
     if not found:
-        raise ValueError("webdataset needs at least one shard")
+        raise ValueError(f"{what} needs at least one shard")
     for name in found:
         parse_uri(name)
     return found

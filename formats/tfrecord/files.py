@@ -117,7 +117,7 @@ def opened(source: Any, compression: str | None) -> Iterator[tuple[Fill, bytes]]
             if not piece:
                 break
             head += piece
-        codec = _codec_of(head) if compression == "auto" else compression
+        codec = codec_of(head) if compression == "auto" else compression
         if codec is None:
             yield file.readinto, head
             return
@@ -144,7 +144,7 @@ def _raw(source: Any) -> Iterator[Any]:
     if path is not None:
         with open(path, "rb", buffering=0) as file:
             yield file
-    elif isinstance(source, (str, os.PathLike)) or isinstance(source, Reader):
+    elif isinstance(source, (str, os.PathLike, Reader)):
         made = source if isinstance(source, Reader) else reader(os.fspath(source))
         with closing(made.chunks()) as chunks:
             yield ChunkFile(chunks)
@@ -154,7 +154,7 @@ def _raw(source: Any) -> Iterator[Any]:
         yield ChunkFile([read_bytes(source)])
 
 
-def _codec_of(head: bytes) -> str | None:
+def codec_of(head: bytes) -> str | None:
     """The compression of a file, from its first 12 bytes. Lengths look like anything, so that a header that holds comes first."""
     if len(head) == HEADER:
         length, crc = unpack_header(head)

@@ -189,8 +189,7 @@ def test_damage_is_named_after_the_records_before_it(case: str) -> None:
     data, message, kind = DAMAGED[case]
     found = []
     with pytest.raises(kind, match=rf"<bytes>: record 2 \(byte {STARTS[2]}\) .*{message}") as caught:
-        for _, _, payload in iter_payloads(data):
-            found.append(payload)
+        found.extend(payload for _, _, payload in iter_payloads(data))
     assert found == PAYLOADS[:2]
     assert (caught.value.record, caught.value.offset) == (2, STARTS[2])
 
