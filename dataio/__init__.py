@@ -129,6 +129,11 @@ _NAMES = {
     "Upload": "io.store",
     "register_store": "io.store",
     "Cache": "io.cache",
+    # safetensors
+    "SafetensorsSession": "formats.weights.safetensors_session",
+    "open_safetensors": "formats.weights.safetensors_session",
+    "read_safetensors": "formats.weights.safetensors_session",
+    "write_safetensors": "formats.weights.safetensors_write",
     # types of options and arguments
     "Concurrency": "aliases",
     "FailurePolicy": "aliases",

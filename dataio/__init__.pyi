@@ -55,6 +55,10 @@ from .formats.tfrecord.framing import TFRecordError as TFRecordError
 from .formats.tfrecord.index import TFRecordIndex as TFRecordIndex
 from .formats.tfrecord.index import tfrecord_index as tfrecord_index
 from .formats.weights.checkpoints import read_pt as read_pt
+from .formats.weights.safetensors_session import SafetensorsSession as SafetensorsSession
+from .formats.weights.safetensors_session import open_safetensors as open_safetensors
+from .formats.weights.safetensors_session import read_safetensors as read_safetensors
+from .formats.weights.safetensors_write import write_safetensors as write_safetensors
 from .images import read_image as read_image
 from .inspect.checking import check as check
 from .inspect.report import Finding as Finding

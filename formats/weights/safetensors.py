@@ -73,11 +73,15 @@ def decode_safetensors_out(reader: RangeReader, out: np.ndarray, *, tensor_key: 
 
 
 def _place(reader: RangeReader, key: str) -> TensorPlace:
-    header = read_header(reader) if reader.size <= SMALL else _headers.get(reader, read_header)
-    place = find("the safetensors file", header, key)
+    place = find("the safetensors file", cached_header(reader), key)
     if place.dtype.kind == "V" and place.dtype.names is None:
         raise OpError(f"safetensors tensor {key!r} has elements of 4 or 6 bits, which no array holds; store it as U8")
     return place
+
+
+def cached_header(reader: RangeReader) -> Header:
+    """As `read_header`; of the larger files read last what was learnt before, as long as they are the same."""
+    return read_header(reader) if reader.size <= SMALL else _headers.get(reader, read_header)
 
 
 def read_header(reader: RangeReader) -> Header:
@@ -87,6 +91,13 @@ def read_header(reader: RangeReader) -> Header:
         OpError: damaged, or not a safetensors file.
         LimitError: a header larger than the format allows.
     """
+    header = read_header_text(reader)
+    parse = _parse_known if len(header) <= SMALL else _parse
+    return parse(header, reader.size)
+
+
+def read_header_text(reader: RangeReader) -> bytes:
+    """The JSON of the header, not looked at yet; errors as `read_header`."""
     first = reader.read(0, min(reader.size, FIRST_READ))
     if len(first) < 8:
         raise OpError(f"not a safetensors file: {reader.size} bytes")
@@ -95,9 +106,7 @@ def read_header(reader: RangeReader) -> Header:
         raise LimitError(f"safetensors header of {length} bytes exceeds {MAX_HEADER}; is this a safetensors file?")
     if 8 + length > reader.size:
         raise OpError(f"safetensors file is truncated inside its header: {reader.size} bytes, header of {length}")
-    header = bytes(first[8 : 8 + length]) if 8 + length <= len(first) else bytes(reader.read(8, length))
-    parse = _parse_known if length <= SMALL else _parse
-    return parse(header, reader.size)
+    return bytes(first[8 : 8 + length]) if 8 + length <= len(first) else bytes(reader.read(8, length))
 
 
 def _parse(header: bytes, size: int) -> Header:
