@@ -181,7 +181,7 @@ def _in(read: pl.Expr, kind: pa.DataType, values: tuple[Any, ...]) -> pl.Expr:
         dtype: Any = _INTEGERS[kind]
         top = 1 << (kind.bit_width - kinds.is_signed_integer(kind))
         low = -top if kinds.is_signed_integer(kind) else 0
-        usable = [int(v) for v in values if kind_of(v) == "number" and (isinstance(v, int) or v.is_integer()) and low <= v < top]
+        usable: list[Any] = [int(v) for v in values if kind_of(v) == "number" and (isinstance(v, int) or v.is_integer()) and low <= v < top]
     elif kind in _FLOATS:
         dtype, scalar = _FLOATS[kind]
         usable = [float(v) for v in values if kind_of(v) == "number" and v == v and _near(v, scalar)[0]]

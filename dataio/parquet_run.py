@@ -243,9 +243,11 @@ class Run:
                 return frame.select((pl.repeat(value=True, n=pl.len()) & self._native).alias("mask")).to_series().to_numpy()
         with parquet_errors(self.query.path):
             columns = {name: _operands(read.column(name)) for name in read.column_names}
-        return np.fromiter(
-            (holds(node, lambda name, at=at: columns[name][at]) for at in range(read.num_rows)), bool, read.num_rows
-        )
+        found = np.zeros(read.num_rows, bool)
+        for at in range(read.num_rows):
+            row = {name: values[at] for name, values in columns.items()}
+            found[at] = holds(node, row.__getitem__)
+        return found
 
     def _called(self, part: pa.Table, group: int, mask: Any) -> pa.Table:
         """What the callables leave of the rows of one row group."""

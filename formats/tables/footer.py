@@ -15,6 +15,8 @@ CHECKED = 1 << 20
 """Bytes up to which a footer is checked: what takes half a second."""
 CODECS, ENCODINGS, TYPES = 8, 10, 8
 """How many of each parquet.thrift names."""
+WIDTHS = {0: 1, 1: 4, 2: 8, 3: 12, 4: 4, 5: 8}
+"""Bytes of a value of each type of fixed width."""
 MAX_DEPTH = 32
 
 
@@ -85,6 +87,8 @@ def _leaves(elements: list[dict[int, Any]]) -> list[tuple[Any, int, int]]:
     for number, element in enumerate(elements):
         while open_ and not open_[-1][0]:
             open_.pop()
+        if element.get(3, 0) not in (0, 1, 2):
+            raise OpError("a column has an unknown repetition")
         repeated, defined = open_[-1][1:] if open_ else (0, 0)
         if open_:
             open_[-1][0] -= 1
@@ -123,6 +127,9 @@ def check_footer(data: bytes) -> None:
                 sizes = column.get(16, {})  # SizeStatistics
                 if len(sizes.get(2, [])) not in (0, repeated + 1) or len(sizes.get(3, [])) not in (0, defined + 1) or (1 in sizes and leaf != 6):
                     raise OpError(f"row group {number} has a column chunk with size statistics of another column")
+                bounds = [value for key, value in column.get(12, {}).items() if key in (1, 2, 5, 6)]  # of the Statistics
+                if leaf in WIDTHS and any(len(bound) != WIDTHS[leaf] for bound in bounds):
+                    raise OpError(f"row group {number} has a column chunk with statistics of another type")
                 for what, values, many in (
                     ("codec", [column.get(4)], CODECS),
                     ("type", [leaf], TYPES),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -54,7 +54,7 @@ def _first_line(error: BaseException) -> str:
 class Fetched:
     """A `RangeReader` over another that keeps ranges fetched ahead, until the next call of `fetch`."""
 
-    identity = None
+    identity: Hashable | None = None
 
     def __init__(self, below: RangeReader) -> None:
         self._below, self.size = below, below.size
@@ -101,7 +101,7 @@ class Fetched:
     def close(self) -> None:
         """Let go of everything."""
         self._starts, self._parts = [], []
-        self._below.close()  # type: ignore[attr-defined]
+        self._below.close()
 
 
 def merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -46,4 +46,4 @@ def gathered(stream: pa.RecordBatchReader, rows: int) -> Iterator[pa.Table]:
 
 def _fitting(batch: pa.RecordBatch) -> int:
     """Rows of a batch that take about `GATHERED` bytes."""
-    return max(1, batch.num_rows * GATHERED // max(batch.nbytes, GATHERED))
+    return max(1, int(batch.num_rows) * GATHERED // max(int(batch.nbytes), GATHERED))
