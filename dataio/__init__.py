@@ -98,6 +98,8 @@ _NAMES = {
     "write_npz": "formats.numpy_files",
     "write_numpy": "formats.numpy_files",
     # checkpoints
+    "consolidate_dcp": "formats.weights.dcp",
+    "read_dcp": "formats.weights.dcp",
     "read_pt": "formats.weights.checkpoints",
     # tables
     "ParquetExpr": "parquet_expr",

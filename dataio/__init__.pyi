@@ -55,6 +55,8 @@ from .formats.tfrecord.framing import TFRecordError as TFRecordError
 from .formats.tfrecord.index import TFRecordIndex as TFRecordIndex
 from .formats.tfrecord.index import tfrecord_index as tfrecord_index
 from .formats.weights.checkpoints import read_pt as read_pt
+from .formats.weights.dcp import consolidate_dcp as consolidate_dcp
+from .formats.weights.dcp import read_dcp as read_dcp
 from .formats.weights.safetensors_session import SafetensorsSession as SafetensorsSession
 from .formats.weights.safetensors_session import open_safetensors as open_safetensors
 from .formats.weights.safetensors_session import read_safetensors as read_safetensors

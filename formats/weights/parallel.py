@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 
 from ...engine.source import RangeReader
+from ...io.parallel import for_each
 
 PART = 16 << 20
 """Bytes of one read: enough that a store's latency and a thread's start do not show."""
@@ -32,18 +31,8 @@ def read_all(reader: RangeReader, targets: Iterable[tuple[int, np.ndarray]], *, 
     if len(jobs) < 2:
         for offset, out in jobs:
             reader.read_into(offset, out)
-        return
-    pending: deque[Future[None]] = deque()
-    threads = ThreadPoolExecutor(min(reads, len(jobs)), thread_name_prefix="dataio-tensors")
-    try:
-        for offset, out in jobs:
-            if len(pending) == 4 * reads:
-                pending.popleft().result()
-            pending.append(threads.submit(reader.read_into, offset, out))
-        while pending:
-            pending.popleft().result()
-    finally:
-        threads.shutdown(wait=True, cancel_futures=True)
+    else:
+        for_each(lambda job: reader.read_into(*job), jobs, workers=reads)
 
 
 def _parts(targets: Iterable[tuple[int, np.ndarray]], part: int) -> Iterator[tuple[int, memoryview]]:

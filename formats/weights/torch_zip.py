@@ -139,8 +139,8 @@ class Checkpoint(dict[str, Any]):
         big_endian: the payloads are.
     """
 
-    def __init__(self, entries: dict[str, Any], storages: Mapping[str, Member | Extent], big_endian: bool) -> None:
-        super().__init__(entries)
+    def __init__(self, storages: Mapping[str, Member | Extent], big_endian: bool) -> None:
+        super().__init__()
         self.storages = storages
         self.big_endian = big_endian
 
@@ -167,10 +167,7 @@ def decode_pt(reader: RangeReader, *, tensor_key: StringKey) -> np.ndarray:
         LimitError: a pickle or directory beyond its limit.
         OSError: the file ends early.
     """
-    place, strides = _locate(reader, tensor_key)
-    if in_order(place.shape, strides):
-        return native(place.read(reader))
-    return _read_strided(reader, place, strides)
+    return read_tensor(reader, *_locate(reader, tensor_key))
 
 
 @register_kernel("pt", "out", kind="decoder")
@@ -257,8 +254,10 @@ def describe(value: Any) -> str:
     return str(value) if isinstance(value, Global) else "an object" if value is OPAQUE else f"a {type(value).__name__}"
 
 
-def _read_strided(reader: RangeReader, place: TensorPlace, strides: tuple[int, ...]) -> np.ndarray:
-    """The elements from the first to the last, read in one piece and put in order."""
+def read_tensor(reader: RangeReader, place: TensorPlace, strides: tuple[int, ...]) -> np.ndarray:
+    """A tensor that was located, in C order, native, in new memory: what lies between its first and last element is read in one piece."""
+    if in_order(place.shape, strides):
+        return native(place.read(reader))
     return in_place(TensorPlace(place.dtype, (span(place.shape, strides),), place.offset).read(reader), place.shape, strides)
 
 
@@ -287,10 +286,24 @@ def read_checkpoint(reader: RangeReader) -> Checkpoint:
         OpError: not what `torch.save` wrote of a dict.
         LimitError: a pickle or directory beyond its limit.
     """
+    saved, checkpoint = read_root(reader)
+    if not isinstance(saved, dict):
+        raise OpError(f"pt reads a checkpoint that is a dict, this one is {describe(saved)}; torch.save({{'name': tensor}})")
+    checkpoint.update((key, value) for key, value in saved.items() if isinstance(key, str))
+    return checkpoint
+
+
+def read_root(reader: RangeReader) -> tuple[Any, Checkpoint]:
+    """The saved object as `PickleReader` gives it, and a checkpoint without entries that knows its storages.
+
+    Raises:
+        OpError: not what `torch.save` wrote.
+        LimitError: a pickle or directory beyond its limit.
+    """
     first = bytes(reader.read(0, min(reader.size, len(LEGACY_START))))
     if first == LEGACY_START:
         saved, places = read_legacy(reader, MAX_PICKLE)
-        return Checkpoint(_entries_of(saved), {key: Extent(*place) for key, place in places.items()}, big_endian=False)
+        return saved, Checkpoint({key: Extent(*place) for key, place in places.items()}, big_endian=False)
     if first[:4] != b"PK\x03\x04":
         raise OpError("not a torch checkpoint: neither a zip file nor what torch wrote before 1.6")
     members = read_directory(reader)
@@ -303,14 +316,7 @@ def read_checkpoint(reader: RangeReader) -> Checkpoint:
         for name, member in members.items()
         if member.stored and name.startswith(f"{folder}data/")
     }
-    big_endian = order is not None and _read_member(reader, "byteorder", order) == b"big"
-    return Checkpoint(_entries_of(saved), storages, big_endian)
-
-
-def _entries_of(saved: Any) -> dict[str, Any]:
-    if not isinstance(saved, dict):
-        raise OpError(f"pt reads a checkpoint that is a dict, this one is {describe(saved)}; torch.save({{'name': tensor}})")
-    return {key: value for key, value in saved.items() if isinstance(key, str)}
+    return saved, Checkpoint(storages, order is not None and _read_member(reader, "byteorder", order) == b"big")
 
 
 def _folder(members: dict[str, Member]) -> str:
