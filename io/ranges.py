@@ -238,6 +238,10 @@ class FileRanges:
         _check_inside(self._path, self.size, offset, len(out))
         fill(self._descriptor, self._path, out, 0, offset)
 
+    def fileno(self) -> int:
+        """The descriptor of the open file, which the reader keeps open."""
+        return self._descriptor
+
     @property
     def _descriptor(self) -> int:
         if self._file is None:

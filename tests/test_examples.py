@@ -22,6 +22,14 @@ EXPECTED = {  # script: patterns of lines of its output
         r"\(16, 3, 128, 128\) \(16, 10\) 0 errors",
         r"threads and processes give the same pictures: True",
     ],
+    "safetensors_checkpoints.py": [
+        r"tensors: \['embed', 'norm'\] \{'step': '100'\}",
+        r"array: bfloat16",
+        r"error: no tensor 'nrom' \(did you mean 'norm'\?\); .*",
+        r"shards: 2 .*",
+        r"same: True",
+        r"batch: \(4, 4, 16, 16\)",
+    ],
     "arrays_and_images.py": [
         r"members: 8 \(3, 100\)",
         r"batch: \(4, 3, 100\)",

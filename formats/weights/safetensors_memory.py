@@ -41,12 +41,11 @@ class MappedFile:
     beyond the new end of the file ends the process (SIGBUS), as for every mapped file; `mmap=False` reads instead.
     """
 
-    def __init__(self, path: str, size: int, *, writable: bool) -> None:
+    def __init__(self, reader: FileRanges, path: str, *, writable: bool) -> None:
         self._path = path
-        with open(path, "rb") as file:
-            if os.fstat(file.fileno()).st_size != size:
-                raise ReadError(f"{path!r} changed while it was opened")
-            self._map = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY if writable else mmap.ACCESS_READ)
+        if os.fstat(reader.fileno()).st_size != reader.size:
+            raise ReadError(f"{path!r} was cut short after it was opened")
+        self._map = mmap.mmap(reader.fileno(), reader.size, access=mmap.ACCESS_COPY if writable else mmap.ACCESS_READ)
 
     def view(self, place: TensorPlace) -> np.ndarray:
         """The tensor at a place, over the mapped pages.
@@ -91,7 +90,7 @@ def read_tensors(
             whole = memoryview(bytearray(whole))
         found = {name: array_at(whole, place, 0) for name, place in places.items()}
     elif path is not None and isinstance(reader, FileRanges) and maps(path, places, map_file):
-        mapped = MappedFile(path, reader.size, writable=writable)
+        mapped = MappedFile(reader, path, writable=writable)
         found = {name: mapped.view(place) for name, place in places.items()}
     else:
         found = _read(reader, places)

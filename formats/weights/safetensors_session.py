@@ -213,22 +213,19 @@ class SafetensorsSession:
                 return load_to_device(self._opened(), places, self._device, path=self._path)
             writable = framework == "torch"
             reader = self._opened()
-            if self._path is not None and self._mapped(reader, places):
-                found = self._views(reader, places, writable)
+            if isinstance(reader, FileRanges) and self._path is not None and (self._maps or maps(self._path, places, self._mmap)):
+                found = self._views(reader, self._path, places, writable)
             else:
                 found = read_tensors(reader, self._path, places, writable=writable, map_file=False)
             return {name: as_framework(found[name], framework) for name in places}
 
     # ---------------------------------------------------------------- the file
 
-    def _mapped(self, reader: RangeReader, places: Mapping[str, TensorPlace]) -> bool:
-        return isinstance(reader, FileRanges) and (bool(self._maps) or maps(str(self._path), places, self._mmap))
-
-    def _views(self, reader: RangeReader, places: Mapping[str, TensorPlace], writable: bool) -> dict[str, np.ndarray]:
+    def _views(self, reader: FileRanges, path: str, places: Mapping[str, TensorPlace], writable: bool) -> dict[str, np.ndarray]:
         """Views of the mapped file; one mapping for each kind serves the whole session."""
         mapped = self._maps.get(writable)
         if mapped is None:
-            mapped = self._maps[writable] = MappedFile(str(self._path), reader.size, writable=writable)
+            mapped = self._maps[writable] = MappedFile(reader, path, writable=writable)
         found = {name: mapped.view(place) for name, place in places.items()}
         if not writable:
             for array in found.values():
