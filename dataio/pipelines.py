@@ -16,6 +16,7 @@ from .engine.explain import function_name, key_text
 from .engine.expr import Cond
 from .engine.rules import optimize
 from .engine.signature import canonical_plan, signature
+from .sinks.methods import SinkMethods
 from .stages import (
     BatchStage,
     BucketByStage,
@@ -327,7 +328,7 @@ def pipeline(*stages: Any) -> Pipeline:
 
 
 @dataclass(frozen=True)
-class BoundPipeline:
+class BoundPipeline(SinkMethods):
     """A pipeline and the records it will run on; options may be set one by one or given to `run`."""
 
     pipeline: Pipeline

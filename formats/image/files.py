@@ -73,7 +73,19 @@ def write_image(
     """
     from PIL import Image
 
-    kind = _format(uri, format)
+    kind = pillow_format(uri, format)
+    data = encode_image(array, kind, quality=quality, name=name_of(uri))
+    write(uri, data, content_type=Image.MIME.get(kind), atomic=atomic)
+
+
+def encode_image(array: Any, kind: str, *, quality: int | None = None, name: str) -> bytes:
+    """The file that `write_image` writes, in the format that Pillow calls `kind`; errors are those of `write_image`.
+
+    Args:
+        name: of what is encoded, for errors.
+    """
+    from PIL import Image
+
     options: dict[str, Any] = {}
     if quality is not None:
         if isinstance(quality, bool) or not isinstance(quality, int):
@@ -90,12 +102,12 @@ def write_image(
         picture.save(out, kind, **options)
     except (OSError, ValueError, KeyError, TypeError, SystemError) as error:  # what Pillow's encoders raise
         raise OpError(
-            f"{name_of(uri)}: {kind} cannot store a {picture.width}x{picture.height} image of mode {picture.mode}: {error}"
+            f"{name}: {kind} cannot store a {picture.width}x{picture.height} image of mode {picture.mode}: {error}"
         ) from error
-    write(uri, out.getvalue(), content_type=Image.MIME.get(kind), atomic=atomic)
+    return out.getvalue()
 
 
-def _format(uri: str | os.PathLike[str], format: str | None) -> str:
+def pillow_format(uri: str | os.PathLike[str], format: str | None) -> str:
     """What Pillow calls the format.
 
     Raises:
