@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import dataio
-from dataio.sinks.manifest import SinkError
+from dataio.formats.inputs import read_bytes
 
 pytestmark = pytest.mark.usefixtures("two_workers", "no_leftovers")
 
@@ -44,8 +44,9 @@ def tensors(column: pa.ChunkedArray) -> list[Any]:
 def stored(kind: str, path: str, names: tuple[str, ...]) -> list[dict[str, Any]]:
     """Rows of a file, read by this package's readers: "key", "x" and the fields `names`."""
     if kind in ("parquet", "feather"):
-        from dataio.formats.tables.feather import read_feather_table
         import pyarrow.parquet as pq
+
+        from dataio.formats.tables.feather import read_feather_table
 
         table = pq.read_table(io.BytesIO(dataio.read(path))) if kind == "parquet" else read_feather_table(path)
         columns = {"x": tensors(table["x"]), **{n: table[n].to_pylist() for n in ("key", *names)}}
@@ -54,15 +55,15 @@ def stored(kind: str, path: str, names: tuple[str, ...]) -> list[dict[str, Any]]
         load = {"label.json": json.loads, "text.txt": lambda data: data.decode(), "x.npy": lambda data: np.load(io.BytesIO(data))}
         rows = []
         for sample in dataio.webdataset(path):
-            fields = {n: load[n](bytes(v.read() if hasattr(v, "read") else v)) for n, v in sample.items() if n in load}
+            fields = {n: load[n](bytes(read_bytes(v))) for n, v in sample.items() if n in load}
             rows.append({"key": unquote(sample["__key__"]), **{n.split(".")[0]: v for n, v in fields.items()}})
         return rows
     if kind == "safetensors":
-        import safetensors
+        import safetensors.numpy
 
-        with safetensors.safe_open(io_path(path), "np") as file:
-            values = json.loads(file.metadata()["dataio"])
-            held = {n: file.get_tensor(n) for n in file.keys()}  # noqa: SIM118
+        data = dataio.read(path)
+        held = safetensors.numpy.load(bytes(data))
+        values = json.loads(dataio.open_safetensors(path).metadata["dataio"])
         rows = [dict(zip(values["values"], row)) for row in zip(*values["values"].values())]
         for i, row in enumerate(rows):
             row["x"] = held["x"][i] if "x" in held else held[f"x/{i:08d}"]
@@ -73,16 +74,6 @@ def stored(kind: str, path: str, names: tuple[str, ...]) -> list[dict[str, Any]]
         row = {n: v.decode() if isinstance(v, bytes) else v for n, v in row.items()}
         rows.append({**row, "x": np.load(io.BytesIO(example["x"][0]))})
     return rows
-
-
-def io_path(path: str) -> str:
-    if "://" not in path:
-        return path
-    import tempfile
-
-    with tempfile.NamedTemporaryFile(delete=False) as file:
-        file.write(dataio.read(path))
-    return file.name
 
 
 def check_rows(found: list[dict[str, Any]], wanted: list[dict[str, Any]]) -> None:

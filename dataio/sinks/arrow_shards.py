@@ -1,6 +1,6 @@
 """Rows as an Arrow table: shards of Parquet and Feather.
 
-Tensors of one shape are `arrow.fixed_shape_tensor` columns, 0-d ones plain columns, ragged ones structs of `data` (list of elements,
+Tensors of one shape are `arrow.fixed_shape_tensor` columns, 0-d ones plain columns; ragged ones, and those of bool or without elements, structs of `data` (list of elements,
 C order) and `shape` (list of int32). Other values have the type that pyarrow infers. Library: pyarrow.
 """
 
@@ -50,7 +50,7 @@ def _column(values: list[Any], stored: dict[str, Any]) -> pa.Array:
     size = math.prod(shape)
     if not shape:
         return pa.array([None if v is None else v[()] for v in values], kind)
-    if not size:  # Arrow's tensors have elements
+    if not size or pa.types.is_boolean(kind):  # Arrow's tensors have elements, and none of single bits
         return _ragged(values, kind)
     blank = np.zeros(size, np.dtype(stored["dtype"]))
     flat = np.concatenate([blank if v is None else v.reshape(-1) for v in values]) if values else blank[:0]

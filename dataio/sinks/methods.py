@@ -33,7 +33,7 @@ class SinkMethods:
         """Store every record that survives as a row of Parquet files `part-00000.parquet`, `part-00001.parquet`, ...
 
         A row has the record's `key`, each slot, and the fields of `columns`. Slots whose rows in the first shard have one shape
-        are columns of `arrow.fixed_shape_tensor` (0-d: of numbers), others structs of `data` (list of the elements in C order) and
+        are columns of `arrow.fixed_shape_tensor` (0-d: of numbers), others, and those of bool, structs of `data` (list of the elements in C order) and
         `shape` (list of int32); text, bytes and other Python values have the type that Arrow gives them. The order is the
         source's. A pipeline without shape stage runs in batches of 64; `drop_last` and padding of shards are off: no record
         is lost and none stored twice.
