@@ -15,7 +15,7 @@ if not _os.path.isdir(_os.path.join(__path__[0], "engine")):
 
 __version__ = "0.1.0"
 
-_MODULES = ("aio", "batch_transforms", "cond", "decoders", "transforms")
+_MODULES = ("aio", "batch_transforms", "cond", "decoders", "ops", "transforms")
 _NAMES = {
     "Archive": "sources",
     "Batch": "batches",
@@ -121,6 +121,13 @@ _NAMES = {
     "tfrecord": "sources",
     "tfrecord_index": "formats.tfrecord.index",
     "write_tfrecord": "formats.tfrecord.files",
+    # image processors
+    "ImageProcessor": "image_processors",
+    "default_chain_builder": "processor_chains",
+    "from_processor": "image_processors",
+    "image_processor": "image_processors",
+    "register_chain_builder": "processor_chains",
+    "register_native_preprocess": "image_processors",
     # data sets
     "Finding": "inspect.report",
     "Report": "inspect.report",

@@ -4,6 +4,7 @@ from . import aio as aio
 from . import batch_transforms as batch_transforms
 from . import cond as cond
 from . import decoders as decoders
+from . import ops as ops
 from . import transforms as transforms
 from .aliases import Concurrency as Concurrency
 from .aliases import FailurePolicy as FailurePolicy
@@ -61,6 +62,10 @@ from .formats.weights.safetensors_session import SafetensorsSession as Safetenso
 from .formats.weights.safetensors_session import open_safetensors as open_safetensors
 from .formats.weights.safetensors_session import read_safetensors as read_safetensors
 from .formats.weights.safetensors_write import write_safetensors as write_safetensors
+from .image_processors import ImageProcessor as ImageProcessor
+from .image_processors import from_processor as from_processor
+from .image_processors import image_processor as image_processor
+from .image_processors import register_native_preprocess as register_native_preprocess
 from .images import read_image as read_image
 from .inspect.checking import check as check
 from .inspect.report import Finding as Finding
@@ -108,6 +113,8 @@ from .parquet_query import scan_parquet as scan_parquet
 from .pipelines import BoundPipeline as BoundPipeline
 from .pipelines import Pipeline as Pipeline
 from .pipelines import pipeline as pipeline
+from .processor_chains import default_chain_builder as default_chain_builder
+from .processor_chains import register_chain_builder as register_chain_builder
 from .query import Query as Query
 from .query import scan as scan
 from .query import scan_tfrecord as scan_tfrecord

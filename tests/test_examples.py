@@ -49,6 +49,11 @@ EXPECTED = {  # script: patterns of lines of its output
         r"label 2: 13 rows",
         r"behind damage: 19 of 20",
     ],
+    "image_processor.py": [
+        r"ops: \['resize_short', 'center_crop', 'normalize_chw_from_hwc_u8'\]",
+        r"pixel_values: \(8, 3, 48, 48\) float32",
+        r"own: \(16, 16, 3\)",
+    ],
     "conditional_pipeline.py": [
         r"\{'image': \(12, 224, 224, 3\), 'mask': \(12, 224, 224, 1\)\}, 0 errors",
         r"\{'image': \(12, 224, 224, 3\)\}, 0 errors",

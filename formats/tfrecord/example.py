@@ -122,6 +122,7 @@ def _typed(name: str, value: Any) -> tuple[str, Iterable[Any]]:
         if kind is not None:
             return kind, _checked_floats(name, value.reshape(-1).tolist()) if kind == "float" else map(int, value.reshape(-1).tolist())
         value = value.tolist()
+    values: list[Any]
     if isinstance(value, (bytes, bytearray, memoryview, str, int, float)):
         values = [value]
     elif isinstance(value, (list, tuple)):

@@ -121,8 +121,7 @@ def opened(source: Any, compression: str | None) -> Iterator[tuple[Fill, bytes]]
         if codec is None:
             yield file.readinto, head
             return
-        with closing(decoded(_pieces(file, head), codec, name_of(source))) as pieces:
-            yield ChunkFile(pieces).readinto, b""
+        yield ChunkFile(decoded(_pieces(file, head), codec, name_of(source))).readinto, b""
 
 
 def iter_payloads(

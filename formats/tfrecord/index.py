@@ -124,7 +124,8 @@ def tfrecord_index(source: Any, *, max_record_bytes: int = MAX_RECORD) -> TFReco
     """
     name = name_of(source)
     least, most = _REMOTE_WINDOWS if isinstance(source, (str, os.PathLike)) and local_file(source) is None else _LOCAL_WINDOWS
-    offsets, lengths = [], []
+    offsets: list[int] = []
+    lengths: list[int] = []
     with closing(open_ranges(source)) as ranges:
         size, width, offset = ranges.size, least, 0
         while offset < size:
