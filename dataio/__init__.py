@@ -15,7 +15,7 @@ if not _os.path.isdir(_os.path.join(__path__[0], "engine")):
 
 __version__ = "0.1.0"
 
-_MODULES = ("aio", "batch_transforms", "cond", "decoders", "ops", "transforms")
+_MODULES = ("aio", "batch_transforms", "cond", "decoders", "ops", "rdma", "transforms")
 _NAMES = {
     "Archive": "sources",
     "Batch": "batches",
@@ -97,7 +97,28 @@ _NAMES = {
     "write_image": "formats.image.files",
     "write_npz": "formats.numpy_files",
     "write_numpy": "formats.numpy_files",
+    # GPUs
+    "GdsBuffer": "formats.gpu.gds",
+    "GdsFileHandle": "formats.gpu.gds",
+    "cuda_kernels_available": "formats.gpu.jpeg",
+    "cuda_pinning_available": "formats.gpu.devices",
+    "decode_image_batch": "image_batch",
+    "gds_available": "formats.gpu.gds",
+    "gds_info": "formats.gpu.gds",
+    "gds_open": "formats.gpu.gds",
+    "gds_read_into_tensor": "formats.gpu.gds",
+    "gds_register_buffer": "formats.gpu.gds",
+    "nvjpeg_available": "formats.gpu.jpeg",
+    "nvjpeg_decode_batch_device": "formats.gpu.jpeg",
+    "nvjpeg_decode_resize_batch_device": "formats.gpu.jpeg",
+    "nvjpeg_decode_resize_normalize_chw_batch_device": "formats.gpu.jpeg",
+    "nvjpeg_decode_resize_normalize_chw_stacked_device": "formats.gpu.jpeg",
+    "pinned_pool_stats": "formats.gpu.devices",
+    "rdma_available": "rdma:available",
+    "rdma_info": "rdma:info",
     # checkpoints
+    "zipnn_compress": "formats.weights.zipnn",
+    "zipnn_decompress": "formats.weights.zipnn",
     "consolidate_dcp": "formats.weights.dcp",
     "read_dcp": "formats.weights.dcp",
     "read_pt": "formats.weights.checkpoints",

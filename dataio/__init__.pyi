@@ -5,6 +5,7 @@ from . import batch_transforms as batch_transforms
 from . import cond as cond
 from . import decoders as decoders
 from . import ops as ops
+from . import rdma as rdma
 from . import transforms as transforms
 from .aliases import Concurrency as Concurrency
 from .aliases import FailurePolicy as FailurePolicy
@@ -37,6 +38,21 @@ from .engine.registry import register_kernel as register_kernel
 from .engine.registry import register_op as register_op
 from .engine.stats import op_stats as op_stats
 from .engine.stats import reset_op_stats as reset_op_stats
+from .formats.gpu.devices import cuda_pinning_available as cuda_pinning_available
+from .formats.gpu.devices import pinned_pool_stats as pinned_pool_stats
+from .formats.gpu.gds import GdsBuffer as GdsBuffer
+from .formats.gpu.gds import GdsFileHandle as GdsFileHandle
+from .formats.gpu.gds import gds_available as gds_available
+from .formats.gpu.gds import gds_info as gds_info
+from .formats.gpu.gds import gds_open as gds_open
+from .formats.gpu.gds import gds_read_into_tensor as gds_read_into_tensor
+from .formats.gpu.gds import gds_register_buffer as gds_register_buffer
+from .formats.gpu.jpeg import cuda_kernels_available as cuda_kernels_available
+from .formats.gpu.jpeg import nvjpeg_available as nvjpeg_available
+from .formats.gpu.jpeg import nvjpeg_decode_batch_device as nvjpeg_decode_batch_device
+from .formats.gpu.jpeg import nvjpeg_decode_resize_batch_device as nvjpeg_decode_resize_batch_device
+from .formats.gpu.jpeg import nvjpeg_decode_resize_normalize_chw_batch_device as nvjpeg_decode_resize_normalize_chw_batch_device
+from .formats.gpu.jpeg import nvjpeg_decode_resize_normalize_chw_stacked_device as nvjpeg_decode_resize_normalize_chw_stacked_device
 from .formats.hdf5.session import Hdf5Session as Hdf5Session
 from .formats.hdf5.session import open_hdf5 as open_hdf5
 from .formats.hdf5.session import read_hdf5 as read_hdf5
@@ -62,6 +78,9 @@ from .formats.weights.safetensors_session import SafetensorsSession as Safetenso
 from .formats.weights.safetensors_session import open_safetensors as open_safetensors
 from .formats.weights.safetensors_session import read_safetensors as read_safetensors
 from .formats.weights.safetensors_write import write_safetensors as write_safetensors
+from .formats.weights.zipnn import zipnn_compress as zipnn_compress
+from .formats.weights.zipnn import zipnn_decompress as zipnn_decompress
+from .image_batch import decode_image_batch as decode_image_batch
 from .image_processors import ImageProcessor as ImageProcessor
 from .image_processors import from_processor as from_processor
 from .image_processors import image_processor as image_processor
@@ -118,6 +137,8 @@ from .processor_chains import register_chain_builder as register_chain_builder
 from .query import Query as Query
 from .query import scan as scan
 from .query import scan_tfrecord as scan_tfrecord
+from .rdma import available as _available
+from .rdma import info as _info
 from .settings import env_vars as env_vars
 from .sharding import ShardSpec as ShardSpec
 from .sources import Archive as Archive
@@ -158,3 +179,5 @@ Param = _Col
 col = _Col
 const = _ConstValue
 param = _ParamRef
+rdma_available = _available
+rdma_info = _info

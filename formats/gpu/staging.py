@@ -7,7 +7,6 @@ again only after its copy is done. The same code runs for the CPU, with plain bu
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,6 +19,7 @@ from ...io.errors import ReadError
 from ..frameworks import import_torch
 from ..weights.tensors import TensorPlace, torch_name
 from .devices import check_device
+from .gds import load_kvikio
 
 if TYPE_CHECKING:
     import torch
@@ -68,8 +68,10 @@ def load_to_device(
     types = {name: torch_type(name, place) for name, place in places.items()}
     tensors = {name: torch.empty(place.shape, dtype=types[name], device=target) for name, place in places.items()}
     targets = [(place, flat_bytes(tensors[name])) for name, place in places.items() if place.nbytes]
-    if target.type == "cuda" and path is not None and _kvikio() is not None:
-        _read_directly(path, targets, target)
+    kvikio = load_kvikio()[0] if target.type == "cuda" and path is not None else None
+    if kvikio is not None and path is not None:
+        torch.cuda.current_stream(target).synchronize()  # the tensors may lie where earlier work still reads; kvikio waits for no stream
+        read_directly(kvikio, path, targets)
     else:
         _read_staged(reader, targets, target, piece)
     for name, place in places.items():
@@ -210,23 +212,13 @@ def _read_staged(reader: RangeReader, targets: list[tuple[TensorPlace, torch.Ten
 # -------------------------------------------------------------------- kvikio
 
 
-def _kvikio() -> Any:
-    """The package kvikio, None where it is missing or does not load."""
-    try:
-        import kvikio
-    except Exception:  # it loads CUDA libraries, which may be missing or of another version
-        return None
-    return kvikio
-
-
-def _read_directly(path: str, targets: list[tuple[TensorPlace, torch.Tensor]], target: torch.device) -> None:
+def read_directly(kvikio: Any, path: str, targets: list[tuple[TensorPlace, torch.Tensor]]) -> None:
     """All places by kvikio, which splits large reads over its threads.
 
     Raises:
         OSError: the file ends early.
     """
-    import_torch().cuda.current_stream(target).synchronize()  # kvikio's reads wait for no stream
-    with _kvikio().CuFile(os.fspath(path), "r") as file:
+    with kvikio.CuFile(path, "r") as file:
         reads = [(place, file.pread(flat, size=place.nbytes, file_offset=place.offset)) for place, flat in targets]
         failed: BaseException | None = None
         for place, future in reads:
