@@ -33,6 +33,8 @@ _NAMES = {
     "Query": "query",
     "RecordSource": "sources",
     "ShardSpec": "sharding",
+    "SinkError": "sinks.manifest",
+    "SinkReport": "sinks.run",
     "SlotStage": "stages",
     "Stream": "io.stream",
     "archive": "sources",

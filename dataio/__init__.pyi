@@ -141,6 +141,8 @@ from .rdma import available as _available
 from .rdma import info as _info
 from .settings import env_vars as env_vars
 from .sharding import ShardSpec as ShardSpec
+from .sinks.manifest import SinkError as SinkError
+from .sinks.run import SinkReport as SinkReport
 from .sources import Archive as Archive
 from .sources import Npz as Npz
 from .sources import RecordSource as RecordSource

@@ -209,7 +209,7 @@ def test_what_cannot_be_stored_is_told(kind: str, records: list[Any], options: d
 
 
 def test_an_unknown_option_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match="worker_nicenes.*did you mean 'worker_niceness'"):
+    with pytest.raises(TypeError, match=r"worker_nicenes.*did you mean 'worker_niceness'"):
         dataio.pipeline(ARRAYS).bind(RECORDS).sink_parquet(tmp_path, worker_nicenes=3)
 
 

@@ -97,7 +97,7 @@ def test_another_plan_is_refused_and_overwrite_replaces(tmp_path: Path) -> None:
     dataio.pipeline(slot).bind(records).sink_parquet(tmp_path, shard_size=2)
     with pytest.raises(SinkError, match=r"source: .*9.*8.*overwrite=True"):
         dataio.pipeline(slot).bind(records[:8]).sink_parquet(tmp_path, shard_size=2)
-    with pytest.raises(SinkError, match="plan: .* there, .* here"):
+    with pytest.raises(SinkError, match=r"plan: .* there, .* here"):
         dataio.pipeline(slot.gaussian_noise(std=2.0)).bind(records).sink_parquet(tmp_path, shard_size=2)
     with pytest.raises(SinkError, match="shard_size: 2 there, 3 here"):
         dataio.pipeline(slot).bind(records).sink_parquet(tmp_path, shard_size=3)
