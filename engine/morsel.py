@@ -132,9 +132,14 @@ def _from_stream(message: Any) -> pa.RecordBatch:
 
 
 def column_values(array: pa.Array) -> Sequence[Any]:
-    """Python values of an Arrow column: views for binary, str for strings, Python numbers, None for null."""
+    """Python values of an Arrow column: views for binary, str for strings, Python numbers, arrays (views) for tensors
+    of fixed shape, None for null."""
     import pyarrow as pa
 
+    if isinstance(array, pa.FixedShapeTensorArray) and not pa.types.is_boolean(array.type.value_type):
+        if array.null_count:
+            return [scalar.to_numpy() if scalar.is_valid else None for scalar in array]
+        return list(array.to_numpy_ndarray())
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
     kind = array.type

@@ -66,6 +66,12 @@ EXPECTED = {  # script: patterns of lines of its output
         r"18 of 18 vowels of new voices recognised",
     ],
     "detection_pipeline.py": [],
+    "preprocess_to_shards.py": [
+        r"parquet: \(.*part-00002.parquet'\) 19 rows, 1 failed",
+        r"from parquet: \(8, 32, 32, 3\)",
+        r"again: True True",
+        r"from tars: \(19, 32, 32, 3\)",
+    ],
     "direct_io.py": [
         r"ls: \['s3://bucket/prefix/model.safetensors'\]",
         r"gone: s3://bucket/out.bin: no such object",

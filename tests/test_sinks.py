@@ -169,6 +169,27 @@ def test_bytes_of_a_shard(tmp_path: Path) -> None:
     assert len(report.shards) == 4  # 1002 bytes each with the key
 
 
+@pytest.mark.parametrize("workers", ["thread", "process"])
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3), (2, 3, 4)])
+def test_training_from_a_parquet_sink_gets_the_same_tensors(shape: tuple[int, ...], workers: str, tmp_path: Path) -> None:
+    arrays = np.random.default_rng(0).random((6, *shape), np.float32)
+    pipe = dataio.pipeline(ARRAYS, dataio.batch(6))
+    report = pipe.bind([{"x": array, "key": str(i)} for i, array in enumerate(arrays)]).sink_parquet(tmp_path)
+    with pipe.bind(dataio.scan_parquet(str(tmp_path / report.shards[0]))).run("numpy", workers=workers) as loader:
+        batch = next(iter(loader))
+    assert batch.keys == [str(i) for i in range(6)]
+    np.testing.assert_array_equal(batch["x"], arrays)
+
+
+def test_tensors_of_an_arrow_table_may_be_null() -> None:
+    lists = pa.array([[1, 2, 3, 4], None, [5, 6, 7, 8]], pa.list_(pa.int16(), 4))
+    table = pa.table({"x": pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(pa.int16(), [2, 2]), lists)})
+    with dataio.pipeline(ARRAYS, dataio.batch(3)).bind(table).run("numpy", on_failure=0) as loader:
+        batch = next(iter(loader))
+    assert batch["x"].tolist() == [[[1, 2], [3, 4]], [[5, 6], [7, 8]]]
+    assert [error["index"] for error in batch.errors] == [1]
+
+
 def test_images_in_tars(tmp_path: Path) -> None:
     images = [np.random.default_rng(i).integers(0, 256, (5, 7, 3), np.uint8) for i in range(3)]
     bound = dataio.pipeline(ARRAYS).bind([{"x": image, "key": str(i)} for i, image in enumerate(images)])
