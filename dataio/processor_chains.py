@@ -6,11 +6,12 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
+from .aliases import Interp
 from .stages import SlotStage, chain
 
 Builder: TypeAlias = Callable[[Any], SlotStage]
 
-_INTERP = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
+_INTERP: dict[int, Interp] = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
 """Pillow's numbers of the filters that there are."""
 _WARP_FROM = 384
 """Short edge from which ConvNeXt resizes without cropping."""
@@ -58,8 +59,8 @@ def setting(hf: Any, name: str, default: Any) -> Any:
 
 def _sizes(size: Any) -> dict[str, int]:
     """The edges that a size names; it is a mapping or, since transformers 5, an object with attributes."""
-    get = size.get if isinstance(size, Mapping) else lambda name: getattr(size, name, None)
-    return {name: int(value) for name in _SIZES if (value := get(name)) is not None}
+    found = {name: size.get(name) if isinstance(size, Mapping) else getattr(size, name, None) for name in _SIZES}
+    return {name: int(value) for name, value in found.items() if value is not None}
 
 
 def _resized(made: SlotStage, hf: Any) -> SlotStage:
@@ -83,7 +84,7 @@ def _resized(made: SlotStage, hf: Any) -> SlotStage:
     return made.resize_short(size=int(edge / crop_pct), interp=interp).center_crop(h=edge, w=edge)
 
 
-def interp_of(resample: Any) -> str:
+def interp_of(resample: Any) -> Interp:
     """The name of one of Pillow's filters."""
     if resample is None:
         return "bilinear"

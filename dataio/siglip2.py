@@ -48,7 +48,7 @@ def siglip2_preprocess(hf: Any, images: Any, *, return_tensors: Any = "pt", devi
     for number, image in enumerate(listed):
         pixels = _pixels(image, number)
         if setting(hf, "do_resize", True):
-            height, width = _size(*pixels.shape[:2], patch, most)
+            height, width = _size(pixels.shape[0], pixels.shape[1], patch, most)
             pixels = lookup("resize", "transform").function(pixels, h=height, w=width, interp=interp_of(getattr(hf, "resample", None)))
         patches = _patches(_normalised(pixels, hf), patch)
         if len(patches) > most:

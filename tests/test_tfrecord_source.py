@@ -108,6 +108,23 @@ def test_a_store_is_read_in_place(s3_bucket: str) -> None:
     assert dataio.scan_tfrecord(f"{s3_bucket}/a.tfrecord").select("label").limit(2).collect() == [{"label": 0}, {"label": 1}]
 
 
+def test_files_of_a_store_are_shuffled_together(s3_bucket: str) -> None:
+    for shard in range(3):
+        dataio.write_tfrecord(f"{s3_bucket}/b-{shard}", EXAMPLES[shard::3])
+    pipe = dataio.pipeline(dataio.slot("label").passthrough(), dataio.batch(5))
+    with pipe.bind(dataio.tfrecord(f"{s3_bucket}/b-{{0..2}}").shuffle(seed=1)).run("numpy") as loader:
+        found = [label for batch in loader for label in batch["label"]]
+    assert sorted(found) == list(range(10))
+
+
+def test_a_file_that_became_shorter_is_an_error(tmp_path: Path) -> None:
+    dataio.write_tfrecord(tmp_path / "a", EXAMPLES)
+    source = dataio.tfrecord(tmp_path / "a")
+    dataio.write_tfrecord(tmp_path / "a", EXAMPLES[:2])
+    with pytest.raises(OSError, match="lie outside"):
+        list(source)
+
+
 def test_a_damaged_record_is_its_own_error(tmp_path: Path) -> None:
     dataio.write_tfrecord(tmp_path / "a", EXAMPLES)
     data = (tmp_path / "a").read_bytes()

@@ -16,7 +16,10 @@ from dataio.formats.tfrecord.example import Values, parse_example
 from dataio.formats.tfrecord.framing import MAX_RECORD, TFRecordError
 from dataio.formats.tfrecord.index import TFRecordIndex, tfrecord_index
 from dataio.io.parallel import for_each
+from dataio.io.ranges import open_ranges
 from dataio.io.reader import reader
+from dataio.io.store import BytesLike
+from dataio.io.uri import local_path
 
 from .patterns import expanded
 from .records import RecordSource
@@ -107,27 +110,30 @@ class TFRecordRows(IndexedSource):
         numbers = np.asarray(positions, np.int64)
         shards = np.searchsorted(self._ends, numbers, side="right")
         records: list[Any] = [None] * len(numbers)
-        for shard in np.unique(shards).tolist():
+
+        def one(shard: int) -> None:
             places = np.flatnonzero(shards == shard)
             within = numbers[places] - (self._ends[shard] - len(self._indexes[shard]))
             for place, record in zip(places.tolist(), self._of_shard(shard, within.tolist())):
                 records[place] = record
+
+        wanted = np.unique(shards).tolist()
+        if len(wanted) == 1 or local_path(self.shards[wanted[0]]) is not None:
+            for shard in wanted:
+                one(shard)
+        else:  # requests to several files at once
+            for_each(one, wanted)
         return records
 
     def _of_shard(self, shard: int, numbers: list[int]) -> list[Any]:
-        """Records of one file, which is opened once for them."""
         path, index = self.shards[shard], self._indexes[shard]
         records: list[Any] = []
-        try:
-            with closing(reader(path).open_ranges(remembered=True)) as ranges:
-                for number in numbers:
-                    base: dict[str, Any] = {"__key__": f"{path}:{number}", "__shard__": path}
-                    try:
-                        records.append(base | self._features_of(path, number, index.read(ranges, number, path)))
-                    except OpError as error:
-                        records.append(BadRecord(base, "tfrecord", error))
-        except FileNotFoundError as error:
-            raise missing(path, error) from error
+        for number, frame in zip(numbers, _frames(path, [index.place(number) for number in numbers])):
+            base: dict[str, Any] = {"__key__": f"{path}:{number}", "__shard__": path}
+            try:
+                records.append(base | self._features_of(path, number, index.payload(frame, number, path)))
+            except OpError as error:
+                records.append(BadRecord(base, "tfrecord", error))
         return records
 
     def _features_of(self, path: str, number: int, payload: bytes) -> dict[str, Any]:
@@ -138,6 +144,23 @@ class TFRecordRows(IndexedSource):
         if found.keys() & {"__key__", "__shard__"}:
             raise TFRecordError(f"{path}: record {number} has a feature __key__ or __shard__; choose others by features=", record=number)
         return {name: unwrapped(values) for name, values in found.items()} if self._unwrap else dict(found)
+
+
+def _frames(path: str, places: list[tuple[int, int]]) -> Iterable[BytesLike]:
+    """The bytes at these places of a file: of a local one as they are asked for, of another one by few requests.
+
+    Raises:
+        MissingShardError, OSError: it is not there, or cannot be read there; it became shorter.
+    """
+    try:
+        if local_path(path) is None:
+            yield from reader(path).read_ranges(places)
+        else:
+            with closing(open_ranges(path)) as ranges:
+                for offset, length in places:
+                    yield ranges.read(offset, length)
+    except FileNotFoundError as error:
+        raise missing(path, error) from error
 
 
 def unwrapped(values: Values) -> Any:

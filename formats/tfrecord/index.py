@@ -12,8 +12,8 @@ import google_crc32c
 import numpy as np
 
 from ...engine.errors import OpError
-from ...engine.source import RangeReader
 from ...io import verbs
+from ...io.store import BytesLike
 from ..inputs import local_file, name_of, open_ranges, read_bytes
 from .files import codec_of
 from .framing import (
@@ -54,19 +54,20 @@ class TFRecordIndex:
         """Bytes of the file."""
         return int(self.offsets[-1] + self.lengths[-1] + FRAME) if len(self) else 0
 
-    def read(self, ranges: RangeReader, number: int, name: str) -> bytes:
-        """The payload of a record, checked.
+    def place(self, number: int) -> tuple[int, int]:
+        """Offset and length of a record with its frame, in bytes."""
+        return int(self.offsets[number]), int(self.lengths[number]) + FRAME
+
+    def payload(self, frame: BytesLike, number: int, name: str) -> bytes:
+        """The payload of a record, from the bytes at its place.
 
         Raises:
             TFRecordError: what lies there is not the record that the index tells of, or is damaged.
-            OSError: it cannot be read.
         """
-        offset, length = int(self.offsets[number]), int(self.lengths[number])
-        if offset + length + FRAME > ranges.size:
-            raise TFRecordError(f"{name}: record {number} (byte {offset:,}) lies behind the end; the file changed", record=number, offset=offset)
-        frame = ranges.read(offset, length + FRAME)
+        length = len(frame) - FRAME
         payload = bytes(memoryview(frame)[HEADER:-FOOTER])
         if unpack_header(frame) != (length, length_crc(length)) or masked(google_crc32c.value(payload)) != unpack_crc(frame, HEADER + length)[0]:
+            offset = int(self.offsets[number])
             raise TFRecordError(
                 f"{name}: record {number} (byte {offset:,}) is damaged, or not where its index says: checksums do not match", record=number, offset=offset
             )
