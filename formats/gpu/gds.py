@@ -97,19 +97,24 @@ class DeviceMemory:
 
 
 class GdsBuffer:
-    """Device memory registered for GPUDirect reads; made by `gds_register_buffer`. Closing it takes that back.
-
-    Attributes:
-        device_ptr: its address.
-        size: its bytes.
-    """
+    """Device memory registered for GPUDirect reads; made by `gds_register_buffer`. Closing it takes that back."""
 
     def __init__(self, kvikio: Any, device_ptr: int, size: int) -> None:
-        self.device_ptr = device_ptr
-        self.size = size
+        self._device_ptr = device_ptr
+        self._size = size
         self._kvikio: Any = kvikio
         self._memory = DeviceMemory(device_ptr, size)
         kvikio.memory_register(self._memory)
+
+    @property
+    def device_ptr(self) -> int:
+        """Its address."""
+        return self._device_ptr
+
+    @property
+    def size(self) -> int:
+        """Its bytes."""
+        return self._size
 
     def part(self, offset: int, size: int) -> DeviceMemory:
         """`size` bytes from `offset` on.
