@@ -251,7 +251,10 @@ def describe(value: Any) -> str:
         return value.why
     if isinstance(value, SavedTensor):
         return "a tensor"
-    return str(value) if isinstance(value, Global) else "an object" if value is OPAQUE else f"a {type(value).__name__}"
+    if isinstance(value, Global):
+        return str(value)
+    name = "object" if value is OPAQUE else type(value).__name__
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
 
 
 def read_tensor(reader: RangeReader, place: TensorPlace, strides: tuple[int, ...]) -> np.ndarray:
