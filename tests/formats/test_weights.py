@@ -423,7 +423,7 @@ def test_other_entries_do_not_disturb():
 
 
 NO_TENSOR = {
-    "number": (3, "a int"),
+    "number": (3, "an int"),
     "nested": ({"t": torch.ones(1)}, "a dict"),
     "none": (None, "a NoneType"),
     "sparse": (torch.zeros(2, 2).to_sparse(), "_rebuild_sparse_tensor"),
