@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import struct
+from collections import deque
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import TypeAlias
@@ -101,6 +102,8 @@ class RecordStream:
         self._base = 0  # offset of the buffer in the stream
         self._over = False
         self._tried = 0
+        self._found: deque[int] = deque()  # offsets of what looks like a header, of what was searched
+        self._scanned = 0
         self.skipped = self.gaps = 0
 
     def __iter__(self) -> Iterator[tuple[int, int, bytes]]:
@@ -198,23 +201,35 @@ class RecordStream:
                 self._position += length
                 return
         self._position += 1
-        least = 0  # offset below which nothing is tried
-        while self._have(HEADER):
-            start = self._base + self._position
-            piece = self._view[self._position : min(self._position + SCANNED, self._end)]
-            behind = start + len(piece) - HEADER + 1
-            for found in header_offsets(piece):
-                if start + found < least:
+        while (offset := self._candidate()) is not None:
+            self._position = offset - self._base
+            if self._wrong() is None and self._have(FRAME + self._length()):
+                if self._intact():
+                    return
+                self._tried += self._length()
+                if self._exhausted():
+                    self._position += FRAME + self._length()
                     continue
-                self._position = start + found - self._base
-                if self._wrong() is None and self._have(FRAME + self._length()):
-                    if self._intact():
-                        return
-                    self._tried += self._length()
-                    if self._exhausted():
-                        least = self._base + self._position + FRAME + self._length()
-            self._position = max(behind, least) - self._base
+            self._position += 1
         self._position = self._end
+
+    def _candidate(self) -> int | None:
+        """The next offset from the position on at which a header could be; None where there is none up to the end."""
+        while self._have(HEADER):
+            at = self._base + self._position
+            while self._found and self._found[0] < at:
+                self._found.popleft()
+            if self._found:
+                return self._found[0]
+            # Every byte is looked at once, however many places are damaged.
+            start = max(at, self._scanned)
+            self._position = start - self._base
+            if not self._have(HEADER):
+                return None
+            piece = self._view[self._position : min(self._position + SCANNED, self._end)]
+            self._found.extend(start + found for found in header_offsets(piece))
+            self._scanned = start + len(piece) - HEADER + 1
+        return None
 
     def _exhausted(self) -> bool:
         """Whether more was checked in vain than is in proportion to what was read: headers can be forged so that payloads overlap.

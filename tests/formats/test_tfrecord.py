@@ -262,6 +262,23 @@ def test_forged_headers_do_not_make_the_search_quadratic(monkeypatch: pytest.Mon
     assert checked < (1 << 20) + 20 * len(forged)  # every header tried would be 120 MB
 
 
+def test_every_byte_is_searched_once_however_many_places_are_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dataio.formats.tfrecord import framing
+
+    searched = 0
+    header_offsets = framing.header_offsets
+
+    def counted(data: memoryview) -> list[int]:
+        nonlocal searched
+        searched += len(data)
+        return header_offsets(data)
+
+    monkeypatch.setattr(framing, "header_offsets", counted)
+    data = (b"?" + record(b"x")) * 20_000
+    assert payloads(data, on_corrupt="skip", compression=None) == [b"x"] * 20_000
+    assert searched < 1.1 * len(data)
+
+
 def test_damage_inside_a_compressed_stream_is_an_error_of_the_stream() -> None:
     with pytest.raises(OpError, match="cut off"):
         payloads(gzip.compress(STREAM)[:-9])
