@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ...engine.errors import OpError
-from ...io.errors import ObjectNotFoundError
+from ...io.errors import ObjectNotFoundError, ReadError
 from ..inputs import local_file, missing_key, name_of, open_ranges
 from .safetensors_session import open_safetensors
 
@@ -29,15 +29,19 @@ def read_folder(src: Any, keys: Sequence[str] | None, framework: str, device: An
         FileNotFoundError: neither is there, or a shard is missing.
         ValueError: a damaged index, a shard that lacks a tensor of it.
         KeyError: a tensor that is not in the index.
+        ReadError: (an OSError) it is replaced again and again, so that the shards read are not of one checkpoint.
     """
     for attempt in range(_ATTEMPTS):
-        weight_map = read_index(src)
+        weight_map, version = _index_now(src)
         try:
-            return _read_map(src, weight_map, keys, framework, device, mmap)
+            found = _read_map(src, weight_map, keys, framework, device, mmap)
         except (FileNotFoundError, OpError):
-            if attempt + 1 == _ATTEMPTS or read_index(src) == weight_map:
+            if attempt + 1 == _ATTEMPTS or _index_now(src) == (weight_map, version):
                 raise
-    raise AssertionError("not reached")
+            continue
+        if weight_map is None or len(set(weight_map.values())) < 2 or _index_now(src) == (weight_map, version):
+            return found
+    raise ReadError(f"the checkpoint {name_of(src)} was replaced {_ATTEMPTS} times while it was read")
 
 
 def _read_map(
@@ -111,6 +115,11 @@ def read_index(src: Any, index: str = INDEX) -> dict[str, str] | None:
         FileNotFoundError: no such folder.
         ValueError: it is damaged, or names files outside the folder.
     """
+    return _index_now(src, index)[0]
+
+
+def _index_now(src: Any, index: str = INDEX) -> tuple[dict[str, str] | None, Hashable]:
+    """What `read_index` gives, and what tells this index from a later one with the same content."""
     place = join(src, index)
     try:
         reader = open_ranges(place)
@@ -118,11 +127,11 @@ def read_index(src: Any, index: str = INDEX) -> dict[str, str] | None:
         path = local_file(src)
         if path is not None and not os.path.isdir(path):
             raise ObjectNotFoundError(f"there is no folder {path!r}", uri=path) from None
-        return None
+        return None, None
     try:
         if reader.size > MAX_INDEX:
             raise OpError(f"{name_of(place)}: an index of {reader.size} bytes exceeds {MAX_INDEX}")
-        data = bytes(reader.read(0, reader.size))
+        data, version = bytes(reader.read(0, reader.size)), reader.identity
     finally:
         reader.close()
     try:
@@ -134,7 +143,7 @@ def read_index(src: Any, index: str = INDEX) -> dict[str, str] | None:
     for file in set(found.values()):
         if not is_plain(file):
             raise OpError(f"{name_of(place)} names the file {file!r}, which would lie outside the folder")
-    return dict(found)
+    return dict(found), version
 
 
 def is_plain(file: str) -> bool:

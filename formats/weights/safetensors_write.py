@@ -44,8 +44,9 @@ def write_safetensors(
 
     Tensors are written one by one as they lie in memory, in the order of the mapping; those that are not contiguous, or on a GPU,
     are copied one at a time. Whoever reads the folder meanwhile, or after a crash, finds the old checkpoint or the new one: the
-    index is written last and names the files. Where a file of the old checkpoint has the name of a new one, the new one gets
-    a suffix (`model-00001-of-00002.3f9a01c2.safetensors`); what only the old index names is removed at the end.
+    index is written last and names the files. Shards that replace a checkpoint get a suffix, another one each time
+    (`model-00001-of-00002.3f9a01c2.safetensors`), so that no name ever stands for two contents; what only the old index names, and
+    what a killed writer left, is removed at the end. One process at a time writes to a folder.
 
     Args:
         uri: path or URI of the file; with `max_shard_size` of the folder. Missing local folders are made.
@@ -199,9 +200,10 @@ def _write_shards(
     names = _shard_names(pattern, len(shards))
     before = _old_map(folder, index_name)
     weight_map = {payload.name: file for file, shard in zip(names, shards, strict=True) for payload in shard}
-    if before is not None and not (len(shards) == 1 and before == weight_map):  # one file with the same tensors is replaced at once
-        taken, suffix = set(before.values()), secrets.token_hex(4)
-        names = [_suffixed(name, suffix) if name in taken else name for name in names]
+    if before is not None and not _replaces_at_once(before, weight_map):
+        suffix = secrets.token_hex(4)
+        stays = set() if SINGLE in before.values() else {SINGLE}
+        names = [name if name in stays else _suffixed(name, suffix) for name in names]
         weight_map = {payload.name: file for file, shard in zip(names, shards, strict=True) for payload in shard}
     total = sum(payload.nbytes for payload in payloads)
     index = {"metadata": {"total_size": total, **metadata}, "weight_map": weight_map}
@@ -219,7 +221,10 @@ def _write_shards(
             with suppress(OSError):
                 delete(join(folder, name))
         raise
-    _remove(folder, (replaced | _leftovers(folder, pattern, names)) - set(names))
+    stale = replaced | _leftovers(folder, pattern, names)
+    if index_name == INDEX:  # readers that look for it first would take it for the checkpoint
+        stale.add(SINGLE)
+    _remove(folder, stale - set(names))
     return index
 
 
@@ -262,6 +267,11 @@ def _old_map(folder: str, index_name: str) -> dict[str, str] | None:
     if found is None and exists(join(folder, SINGLE)):
         return {"": SINGLE}
     return found
+
+
+def _replaces_at_once(before: Mapping[str, str], now: Mapping[str, str]) -> bool:
+    """Whether the new file takes the place of the old one in one step: a lone file, or one of the same tensors."""
+    return set(now.values()) == {SINGLE} and (before == now or before == {"": SINGLE})
 
 
 def _suffixed(name: str, suffix: str) -> str:
