@@ -30,6 +30,14 @@ EXPECTED = {  # script: patterns of lines of its output
         r"same: True",
         r"batch: \(4, 4, 16, 16\)",
     ],
+    "checkpoints.py": [
+        r"tensors: \['0.weight', '0.bias', '2.weight', '2.bias'\]",
+        r"first layer: \{'model.0.bias': \(32,\), 'model.0.weight': \(32, 64\)\}",
+        r"consolidated: \{'tensors': 4, 'bytes': 4688, 'skipped_byte_io': 0\}",
+        r"types: \{torch.bfloat16\}",
+        r"torn: /torn.pt: .*",
+        r"packed: \d+%, the same again: True",
+    ],
     "arrays_and_images.py": [
         r"members: 8 \(3, 100\)",
         r"batch: \(4, 3, 100\)",

@@ -25,7 +25,7 @@ def check_device(device: Any) -> torch.device:
     """
     torch = import_torch()
     try:
-        found: torch.device = torch.device(device)
+        found = torch.device(device)
     except (RuntimeError, TypeError) as error:
         raise ValueError(f"device is 'cpu' or 'cuda:0', got {device!r}") from error
     if found.type == "cpu":

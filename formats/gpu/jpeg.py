@@ -13,6 +13,7 @@ from .devices import cuda_devices, why_no_cuda
 
 if TYPE_CHECKING:
     import torch
+    from torch import Tensor
 
 Crop: TypeAlias = tuple[int, int, int, int]
 _MODES = ("rgb", "rgba", "gray")
@@ -246,7 +247,7 @@ def _decode_all(encoded: dict[int, Any], mode: str) -> dict[int, Any]:
 def with_alpha(image: torch.Tensor) -> torch.Tensor:
     """uint8[3, h, w] with a fourth channel of 255."""
     torch = import_torch()
-    found: torch.Tensor = torch.cat((image, torch.full_like(image[:1], 255)))
+    found: Tensor = torch.cat((image, torch.full_like(image[:1], 255)))
     return found
 
 
@@ -270,7 +271,7 @@ def resize(image: torch.Tensor, height: int, width: int, interp: str) -> torch.T
     mode = _INTERP[interp]
     smooth: dict[str, Any] = {"antialias": True, "align_corners": False} if mode in ("bilinear", "bicubic") else {}
     found = torch.nn.functional.interpolate(image[None].float(), (height, width), mode=mode, **smooth)[0]
-    rounded: torch.Tensor = found.round_().clamp_(0, 255).to(torch.uint8)
+    rounded: Tensor = found.round_().clamp_(0, 255).to(torch.uint8)
     return rounded
 
 
@@ -280,7 +281,7 @@ def normalize(image: torch.Tensor, mean: list[float], std: list[float], base: st
     scale, shift = (1 / 255, 0.0) if base == "unit" else (1 / 127.5, 1.0)
     means = torch.tensor(mean, device=image.device)[:, None, None]
     stds = torch.tensor(std, device=image.device)[:, None, None]
-    found: torch.Tensor = image.float().mul_(scale).sub_(means + shift).div_(stds)
+    found: Tensor = image.float().mul_(scale).sub_(means + shift).div_(stds)
     return found
 
 

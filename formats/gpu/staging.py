@@ -23,6 +23,7 @@ from .gds import load_kvikio
 
 if TYPE_CHECKING:
     import torch
+    from torch import Tensor
 
 PIECE = 16 << 20
 """Bytes of one read and one copy: at 25 GB/s of PCIe the start of a copy (10 us) is then 2 % of its time."""
@@ -146,7 +147,7 @@ class _Copies:
         self._cuda = target.type == "cuda"
         self._size = size
         self._made = 0
-        self._idle: deque[tuple[torch.Tensor, Any]] = deque()
+        self._idle: deque[tuple[Tensor, Any]] = deque()
         self._stream: Any = None
         if self._cuda:
             self._stream = torch.cuda.Stream(target)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeAlias
 
@@ -174,7 +174,7 @@ class _Folder:
             if total > sizes[file]:
                 raise OpError(f"the file {file} of {sizes[file]} bytes is said to hold chunks of {total} bytes")
 
-    def tensors(self, entries: list[Entry], *, bf16: bool) -> Iterator[tuple[Entry, np.ndarray]]:
+    def tensors(self, entries: list[Entry], *, bf16: bool) -> Generator[tuple[Entry, np.ndarray], None, None]:
         """The tensors in that order; the next ones are put together meanwhile."""
         waiting: deque[tuple[Entry, Future[np.ndarray]]] = deque()
         held = 0
@@ -198,7 +198,8 @@ class _Folder:
         with naming(self._path):
             for chunk in entry.chunks:
                 if all(chunk.sizes):
-                    part = out[(*(slice(o, o + n) for o, n in zip(chunk.offsets, chunk.sizes)), ...)]  # "...": a view of 0-d too
+                    at: tuple[Any, ...] = (*(slice(o, o + n) for o, n in zip(chunk.offsets, chunk.sizes)), ...)  # "...": a view of 0-d too
+                    part = out[at]
                     self._read_chunk(f"tensor {entry.name!r:.100}", chunk, part)
         return _to_bf16(out) if _saved_type(entry, bf16) != entry.dtype else out
 

@@ -37,6 +37,6 @@ def read_all(reader: RangeReader, targets: Iterable[tuple[int, np.ndarray]], *, 
 
 def _parts(targets: Iterable[tuple[int, np.ndarray]], part: int) -> Iterator[tuple[int, memoryview]]:
     for offset, out in targets:
-        view = memoryview(out)
+        view = out.data
         for at in range(0, len(view), part):
             yield offset + at, view[at : at + part]

@@ -239,8 +239,9 @@ class PickleReader:
         Raises:
             OpError: damaged, or an opcode that no checkpoint holds.
         """
+        source: Any = data  # genops needs no more of a file than `Readable`, its stub asks for all
         try:
-            for opcode, argument, _ in pickletools.genops(data):
+            for opcode, argument, _ in pickletools.genops(source):
                 if opcode.name == "STOP":
                     return self._stack.pop()
                 self._step(opcode.name, argument)

@@ -128,7 +128,7 @@ class Extent(NamedTuple):
 
     start: int
     size: int
-    count: int
+    elements: int
 
 
 class Checkpoint(dict[str, Any]):
@@ -235,8 +235,8 @@ def _extent(reader: RangeReader, storage: Member | Extent) -> tuple[int, int]:
     if isinstance(storage, Member):
         return _payload_start(reader, storage.header), storage.size
     before = bytes(reader.read(storage.start - 8, 8)) if storage.start <= reader.size else b""
-    if before != storage.count.to_bytes(8, "little"):
-        raise OpError(f"the checkpoint is truncated or damaged: no storage of {storage.count} elements before byte {storage.start}")
+    if before != storage.elements.to_bytes(8, "little"):
+        raise OpError(f"the checkpoint is truncated or damaged: no storage of {storage.elements} elements before byte {storage.start}")
     return storage.start, storage.size
 
 
