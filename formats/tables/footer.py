@@ -148,7 +148,7 @@ def _leaves(elements: list[dict[int, Any]]) -> list[tuple[Any, int | None, int, 
         if children := element.get(5):
             open_.append([children, repeated, defined])
         elif number:
-            kind = element.get(1)
+            kind: Any = element.get(1)
             found.append((kind, element.get(2) if kind == FIXED else WIDTHS.get(kind), repeated, defined))
     return found
 
