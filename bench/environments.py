@@ -15,8 +15,8 @@ from pathlib import Path
 
 TORCH = "torch==2.13.0"
 REQUIREMENTS = {
-    "rs047": ["dataio-rs==0.4.7", "numpy", TORCH],
-    "rs0415": ["dataio-rs==0.4.15", "numpy", TORCH],
+    "rs047": ["dataio-rs==0.4.7", "numpy", "pyarrow", TORCH],
+    "rs0415": ["dataio-rs==0.4.15", "numpy", "pyarrow", TORCH],
     "spdl": ["spdl==0.8.0", "spdl_core==0.8.0", "spdl_io==0.8.0", "numpy", "pillow", TORCH],
 }
 LIBRARIES = {

@@ -116,12 +116,14 @@ def tfrecord_of_dataio(case: Case, module: Any) -> list[Way]:
 
 
 def table_of_dataio(case: Case, module: Any) -> list[Way]:
-    return [lambda: int(module.scan_parquet(case.path("table.parquet")).collect_arrow().num_rows)]
+    query = module.scan_parquet(case.path("table.parquet"))
+    return [lambda: int(query.collect_arrow().num_rows), *([lambda: int(query.to_polars().height)] if hasattr(query, "to_polars") else [])]
 
 
 def filtered_of_dataio(case: Case, module: Any) -> list[Way]:
     query = module.scan_parquet(case.path("table.parquet")).where(*FILTER).select([WANTED])
-    return [lambda: checked(query.collect_arrow().num_rows, case)]
+    ways = [lambda: checked(query.collect_arrow().num_rows, case)]
+    return [*ways, *([lambda: checked(query.to_polars().height, case)] if hasattr(query, "to_polars") else [])]
 
 
 def checked(found: int, case: Case) -> int:

@@ -72,9 +72,9 @@ def parse_example(payload: bytes, features: frozenset[str] | None = None) -> dic
     except broken as error:
         raise OpError(f"no tf.train.Example: {error}") from error
     found: dict[str, Values] = {}
-    for name, feature in sorted(message.features.feature.items()):  # protobuf keeps no order
-        if features is not None and name not in features:
-            continue
+    by_name = message.features.feature
+    for name in sorted(by_name if features is None else features.intersection(by_name)):  # protobuf keeps no order
+        feature = by_name[name]
         kind = feature.WhichOneof("kind")
         if kind == "bytes_list":
             found[name] = feature.bytes_list.value[:]
