@@ -74,16 +74,6 @@ def entries(target: Target) -> Iterator[tuple[ZipEntry, Iterator[Any]]]:
         ranges.close()
 
 
-class Together:
-    """Nothing is told of several files."""
-
-    def add(self, target: Target, facts: Any) -> None:
-        pass
-
-    def finish(self, found: Findings) -> None:
-        pass
-
-
 # ------------------------------------------------------------------------- what is inside
 
 

@@ -8,7 +8,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from ..engine.errors import DataioError, MissingDependencyError
 from ..formats.inputs import name_of
@@ -16,7 +16,7 @@ from ..io.arguments import check_count
 from ..io.errors import StoreError
 from .kinds import Target, target_of
 from .listing import UriLike, listed
-from .report import Findings, Report
+from .report import Findings, Report, Together
 
 MODULES = {
     "tar": "tar", "parquet": "tables", "arrow": "tables", "tfrecord": "tfrecord", "safetensors": "weights",
@@ -25,16 +25,6 @@ MODULES = {
 """The module of this package that knows a kind."""
 UNREADABLE = (ConnectionError, TimeoutError, PermissionError, FileNotFoundError, IsADirectoryError, StoreError, MissingDependencyError)
 """Errors that say nothing about what a file holds."""
-
-
-class Together(Protocol):
-    """What one kind of files tells when they are taken together; facts come in the order of the files."""
-
-    def add(self, target: Target, facts: Any) -> None:
-        """Take what the checker of one file returned."""
-
-    def finish(self, found: Findings) -> None:
-        """Note what is only seen over all files."""
 
 
 @dataclass
@@ -107,7 +97,7 @@ def check(
             if outcome.facts is not None:
                 module = MODULES[target.kind.name]
                 if module not in together:
-                    together[module] = module_of(target.kind.name).Together()
+                    together[module] = getattr(module_of(target.kind.name), "Together", Together)()
                 together[module].add(target, outcome.facts)
         if progress is not None:
             progress(done, len(names))

@@ -141,16 +141,6 @@ def _read(item: Any, name: str, found: Findings) -> None:
         found.error("unreadable_dataset", str(error), name)
 
 
-class Together:
-    """Nothing is told of several files."""
-
-    def add(self, target: Target, facts: Any) -> None:
-        pass
-
-    def finish(self, found: Findings) -> None:
-        pass
-
-
 # ------------------------------------------------------------------------- what is inside
 
 

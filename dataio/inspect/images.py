@@ -17,6 +17,7 @@ from ..formats.image.decode import image
 from ..formats.image.exif import orientation
 from ..formats.image.header import Header, read_header
 from ..formats.inputs import read_bytes
+from . import report
 from .kinds import IMAGES, Target
 from .report import Findings
 
@@ -104,7 +105,7 @@ def _cut_off(data: Any) -> bool:
     return head[:3] == b"GIF" and not tail.endswith(_ENDS["gif"])
 
 
-class Together:
+class Together(report.Together):
     """Formats, sizes, channels and orientations of many images."""
 
     def __init__(self) -> None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..io.secrets import masked
+
+if TYPE_CHECKING:
+    from .kinds import Target
 
 SEVERITIES = ("error", "warning", "info")
 
@@ -130,3 +133,13 @@ def first_few(names: Iterable[str], most: int = 5) -> str:
     """Names for a message."""
     listed = list(names)
     return ", ".join(map(repr, listed[:most])) + (f" and {len(listed) - most} more" if len(listed) > most else "")
+
+
+class Together:
+    """What one kind of files tells when they are taken together: nothing, unless its module has a `Together` of its own."""
+
+    def add(self, target: Target, facts: Any) -> None:
+        """Take what the checker of one file returned; files come in order."""
+
+    def finish(self, found: Findings) -> None:
+        """Note what is only seen over all files."""

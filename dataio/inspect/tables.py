@@ -13,6 +13,7 @@ from typing import Any
 
 from ..engine.errors import OpError
 from ..io.reader import reader
+from . import report
 from .kinds import Target
 from .report import Findings, first_few
 from .tar import uneven
@@ -130,7 +131,7 @@ def _check_arrow(target: Target, found: Findings, quick: bool) -> tuple[int, Any
         return rows, (rows, file.schema.remove_metadata())
 
 
-class Together:
+class Together(report.Together):
     """Schemas and row counts of several files."""
 
     def __init__(self) -> None:

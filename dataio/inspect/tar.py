@@ -16,6 +16,7 @@ from typing import Any
 from ..io.overlays import DecodedReader
 from ..io.reader import reader
 from ..io.tar_stream import RangeTape, StreamTape, TarError, TarHeader, TarWalk
+from . import report
 from .kinds import Target
 from .members import check_member
 from .report import Findings, first_few
@@ -161,7 +162,7 @@ def check(target: Target, found: Findings, quick: bool) -> tuple[int, Any]:
     return samples.count, (samples.count, frozenset(samples.usual()))
 
 
-class Together:
+class Together(report.Together):
     """Samples and suffixes of several shards."""
 
     def __init__(self) -> None:

@@ -22,6 +22,7 @@ from ..formats.tfrecord.framing import FRAME, length_crc, unpack_header
 from ..formats.tfrecord.framing import masked as stored_crc
 from ..io.overlays import DecodedReader
 from ..io.reader import reader
+from . import report
 from .kinds import Target
 from .report import Findings
 from .tar import UNPACKED, uneven
@@ -145,7 +146,7 @@ def _skimmed(target: Target, found: Findings) -> tuple[int, Any]:
     return number, number
 
 
-class Together:
+class Together(report.Together):
     """Records of several files."""
 
     def __init__(self) -> None:

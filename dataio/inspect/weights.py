@@ -127,16 +127,6 @@ def _header(uri: str) -> dict[str, TensorPlace]:
         ranges.close()
 
 
-class Together:
-    """Nothing is told of several files: the index does that."""
-
-    def add(self, target: Target, facts: Any) -> None:
-        pass
-
-    def finish(self, found: Findings) -> None:
-        pass
-
-
 # ------------------------------------------------------------------------- what is inside
 
 
