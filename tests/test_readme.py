@@ -51,7 +51,7 @@ def scope(tmp_path: Path) -> dict[str, Any]:
 
 def test_python_blocks(scope: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     scope["train_step"] = scope["steps"].append
-    assert len(BLOCKS) == 7
+    assert len(BLOCKS) == 8
     for i, block in enumerate(BLOCKS):
         exec(compile(block, f"README.md, Python block {i + 1}", "exec"), scope)
     assert [tuple(step.shape) for step in scope["steps"]] == [(64, 3, 224, 224), (6, 3, 224, 224)]
@@ -60,6 +60,7 @@ def test_python_blocks(scope: dict[str, Any], capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().out.startswith("broken decode ")
     assert (scope["part"], len(scope["found"]), scope["numbers"][:4]) == (b"hell", 71, b"0\n1\n")
     assert sum(shape[0] for shape in scope["remote"]) == 70
+    assert (scope["array"].tolist(), len(scope["examples"])) == ([1.0] * 64, 2)
     assert [tuple(shape) for shape in scope["shapes"]] == [(32, 3, 128, 128)] * 2
 
 
