@@ -150,7 +150,7 @@ DECODING = {
     "safetensors without the tensor": decoding("safetensors", safetensors(), lying_safetensors([4], [0, 16]), "'y'", tensor_key="y"),
     "checkpoint that is cut": decoding("pt", checkpoint(), lambda: checkpoint()[:-30], "truncated", tensor_key="x"),
     "checkpoint of an object that is no tensor": decoding("pt", checkpoint(), lambda: evil_checkpoint("/dev/null"), "found an object", tensor_key="x"),
-    "checkpoint of the old format": decoding("pt", checkpoint(), pickle.dumps({"x": 1}, 2), "torch.save", tensor_key="x"),
+    "checkpoint of the old format": decoding("pt", checkpoint(), pickle.dumps({"x": 1}, 2), "not a torch checkpoint", tensor_key="x"),
     "sound of no format": decoding("audio", wav(), bytes(200), "format|sound|audio"),
     "sound of nothing": decoding("audio", wav(), b"", "empty|no data|format|0 bytes"),
     "sound that ends in its header": decoding("audio", wav(), wav()[:30], "'data' chunk"),
