@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from .engine.errors import unknown_columns
-from .engine.explain import explain
+from .engine.explain import explain, plan_text
 from .engine.expr import Cond
-from .engine.plan import Filter, Limit, MapRecords, Plan, Scan, Select, walk
+from .engine.plan import Filter, Limit, MapRecords, Plan, Relation, Scan, Select, walk
 from .engine.rules import optimize
 from .engine.streams import rows_below
 
 if TYPE_CHECKING:
+    import polars as pl
     import pyarrow as pa
 
 
@@ -56,11 +56,31 @@ def scan_tfrecord(
     return Query(Scan(TFRecordColumns(expanded(path, "scan_tfrecord"), schema, examples, options)))
 
 
-@dataclass(frozen=True)
 class Query:
-    """A plan without slots. Every method returns a new query; nothing is read before it is collected or bound."""
+    """A lazy table: a plan without slots, compared by content. Every method returns a new query; nothing is read before an end is called
+    (`collect`, `to_polars`, `count`, iteration, ...) or a pipeline bound to it.
 
-    plan: Plan
+    What Polars can do is done by Polars: `to_lazy` gives the whole plan as one of its queries, and every end runs that.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+
+    @property
+    def plan(self) -> Plan:
+        """The logical plan."""
+        return self._plan
+
+    def __eq__(self, other: object) -> bool:
+        return self.plan == other.plan if isinstance(other, Query) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.plan)
+
+    def __repr__(self) -> str:
+        return f"Query\n{plan_text(self.plan)}"
+
+    # ------------------------------------------------------------- building
 
     def filter(self, condition: Cond | Callable[[Any], bool]) -> Query:
         """Keep the rows where the condition (`dataio.cond`, or a callable on the row) is true."""
@@ -68,29 +88,81 @@ class Query:
             raise TypeError(f"filter() takes a condition from dataio.cond or a callable, got {condition!r}")
         if isinstance(condition, Cond):
             self._check(condition.columns(), f"filter({condition})")
-        return replace(self, plan=Filter(self.plan, condition))
+        return Query(Filter(self.plan, condition))
 
     def select(self, *columns: str) -> Query:
         """Keep these columns, in this order."""
         self._check(columns, f"select({', '.join(columns)})")
-        return replace(self, plan=Select(self.plan, tuple(columns)))
+        return Query(Select(self.plan, tuple(columns)))
 
     def limit(self, count: int, offset: int = 0) -> Query:
         """Skip `offset` rows, keep `count`."""
         if count < 0 or offset < 0:
             raise ValueError(f"limit() takes numbers of at least 0, got {count}, {offset}")
-        return replace(self, plan=Limit(self.plan, count, offset))
+        return Query(Limit(self.plan, count, offset))
+
+    # ----------------------------------------------------------------- ends
+
+    def to_lazy(self) -> pl.LazyFrame:
+        """The plan as a Polars query, which may go on in Polars; projection, conditions and limits reach the source."""
+        from .engine.relational import lazy_plan
+
+        return lazy_plan(self.plan)
 
     def collect(self) -> list[dict[str, Any]]:
         """The rows."""
-        return list(rows_below(optimize(self.plan).plan))
+        return list(self)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        return rows_below(optimize(self.plan).plan)
+        if self._of_records():
+            yield from rows_below(optimize(self.plan).plan)
+            return
+        from .engine.relational import streamed
+
+        for frame in streamed(self.to_lazy()):
+            yield from frame.iter_rows(named=True)
+
+    def collect_columns(self) -> dict[str, list[Any]]:
+        """The columns, as lists of Python values."""
+        return self.to_polars().to_dict(as_series=False)
+
+    def to_polars(self) -> pl.DataFrame:
+        """The rows as a Polars frame."""
+        return self.to_lazy().collect(engine="streaming")
+
+    def iter_batches(self, rows: int = 8192) -> Iterator[dict[str, list[Any]]]:
+        """The columns of `rows` rows at a time (the last ones: what is left), as `collect_columns` gives them."""
+        from .engine.relational import streamed
+        from .io.arguments import check_count
+
+        check_count("rows", rows, least=1)
+        return (part.to_dict(as_series=False) for frame in streamed(self.to_lazy()) for part in frame.iter_slices(rows))
+
+    def collect_arrow(self) -> pa.Table:
+        """The rows as a pyarrow Table."""
+        with self.collect_arrow_reader() as reader:
+            return reader.read_all()
+
+    def collect_arrow_reader(self) -> pa.RecordBatchReader:
+        """The rows as a stream of record batches; a bounded number of them is in memory at a time."""
+        import pyarrow as pa
+
+        from .engine.relational import arrow_batches
+
+        schema, batches = arrow_batches(self.plan)
+        return pa.RecordBatchReader.from_batches(schema, batches)
 
     def explain(self) -> str:
         """The plan as written, the rules that fired, the plan as it runs."""
         return explain(self.plan, optimize(self.plan))
+
+    # ------------------------------------------------------------- plumbing
+
+    def _of_records(self) -> bool:
+        """Whether the rows are a source's Python records, which stay what they are."""
+        nodes = list(walk(self.plan))
+        scan = nodes[-1]
+        return isinstance(scan, Scan) and not scan.columnar and not any(isinstance(node, Relation) for node in nodes)
 
     def columns(self) -> list[str] | None:
         """Column names, None when rows are Python objects."""
@@ -100,6 +172,10 @@ class Query:
                     return list(node.columns)
                 case MapRecords():
                     return None
+                case Relation():
+                    from .engine.relational import lazy_plan
+
+                    return lazy_plan(node).collect_schema().names()
                 case Scan():
                     if not node.columnar:
                         return None

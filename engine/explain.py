@@ -19,6 +19,7 @@ from .plan import (
     MapRecords,
     Pack,
     Plan,
+    Relation,
     Scan,
     Select,
     Slots,
@@ -60,6 +61,8 @@ def node_text(node: Plan) -> list[str]:
             return [f"Select {', '.join(columns)}"]
         case Limit(count=count, offset=offset):
             return [f"Limit {count}, offset={offset}"]
+        case Relation(step=step):
+            return [f"Relation {step}"]
         case MapRecords(function=function):
             return [f"MapRecords {function_name(function)}"]
         case Slots(chains=chains):

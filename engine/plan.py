@@ -1,6 +1,6 @@
 """The logical plan: a handful of frozen nodes, each holding its input. A query and a pipeline build the same ones.
 
-    Scan  Filter  Select  Limit  MapRecords  Slots  Batch | Collate | GroupBy  BatchOps  MapBatches
+    Scan  Filter  Select  Limit  Relation  MapRecords  Slots  Batch | Collate | GroupBy  BatchOps  MapBatches
 
 Plans are values: hashable, printable, compared by content (a source by identity). Nothing here runs anything.
 """
@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from .calls import BatchTransform, Decoder, OpCall, Transform
 from .expr import Cond
+from .frame_calls import FrameStep
 from .source import ColumnarSource, Source
 
 
@@ -108,6 +109,14 @@ class Limit(Plan):
     input: Plan
     count: int | None
     offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Relation(Plan):
+    """A step that Polars does: sort, join, computed columns, groups and the like."""
+
+    input: Plan
+    step: FrameStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,6 +276,8 @@ def record_count(plan: Plan) -> int | None:
                     count = count if node.limit is None else min(count, node.limit)
             case Filter() | GroupBy() | BucketBy() | Pack():
                 count = None
+            case Relation() if count is not None:
+                count = node.step.rows(count)
             case Limit() if count is not None:
                 count = max(0, count - node.offset)
                 count = count if node.count is None else min(count, node.count)

@@ -7,15 +7,24 @@ fixed-size lists, plain strings), so Polars only computes the mask, from the col
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
+from polars.io.plugins import register_io_source
 
-from .errors import unknown_columns
+from .errors import PlanError, unknown_columns
+from .explain import function_name
 from .expr import All, AnyOf, Compare, Cond, ConstCond, IsIn, IsNull
+from .frame_calls import free_name
+from .plan import Filter, Limit, Plan, Relation, Scan, Select
+from .rewrite import rewrite
+from .row_columns import RowColumns
+from .rules import PUSHDOWN
+from .signature import canonical_plan
+from .source import FIRST_PASS, ColumnarSource, Pass, RowSource
 
 BATCH_ROWS = 8192
 _PLAIN = pl.CompatLevel.oldest()  # no string or binary views, which few consumers read
@@ -32,13 +41,16 @@ def lazy_query(
 
     Polars pushes all three into its scans. Only a bounded number of chunks is in memory at a time.
     """
-    query = narrowed(frame, columns, predicate, offset, limit)
-    if hasattr(query, "collect_batches"):
-        frames: Iterable[pl.DataFrame] = query.collect_batches(maintain_order=True, engine="streaming")
-    else:
-        frames = [query.collect()]
-    for chunk in frames:
+    for chunk in streamed(narrowed(frame, columns, predicate, offset, limit)):
         yield from frame_batches(chunk)
+
+
+def streamed(query: pl.LazyFrame) -> Iterator[pl.DataFrame]:
+    """Run a Polars query and give its rows in order, a bounded number of chunks ahead."""
+    if hasattr(query, "collect_batches"):
+        yield from query.collect_batches(maintain_order=True, engine="streaming")
+    else:
+        yield query.collect()
 
 
 def narrowed(
@@ -204,3 +216,154 @@ def _pruning_comparison(test: Compare, kind: pa.DataType) -> pc.Expression | Non
         "ge": column >= literal,
     }
     return tests[test.op]
+
+
+# ---------------------------------------------------------------------------------------------- plans as Polars queries
+
+
+def lazy_plan(plan: Plan, pass_: Pass = FIRST_PASS) -> pl.LazyFrame:
+    """A plan without slots as a Polars query.
+
+    Raises:
+        PlanError: a node that Polars has no part in. While it runs: what the source and Python callables raise.
+    """
+    return _lowered(rewrite(plan, PUSHDOWN).plan, pass_)
+
+
+def _lowered(plan: Plan, pass_: Pass) -> pl.LazyFrame:
+    match plan:
+        case Scan(source=source):
+            if not isinstance(source, ColumnarSource):
+                assert isinstance(source, RowSource)
+                source = RowColumns(source)
+            return narrowed(source.lazy_frame(predicate=plan.predicate, pass_=pass_), plan.columns, None, plan.offset, plan.limit)
+        case Filter(input=below, condition=Cond() as condition):
+            return narrowed(_lowered(below, pass_), None, condition, 0, None)
+        case Filter(input=below, condition=condition):
+            return _called(_lowered(below, pass_), condition)
+        case Select(input=below, columns=columns):
+            return narrowed(_lowered(below, pass_), columns, None, 0, None)
+        case Limit(input=below, count=count, offset=offset):
+            return _lowered(below, pass_).slice(offset, count)
+        case Relation(input=below, step=step):
+            return step.apply(_lowered(below, pass_), lambda other: lazy_plan(other, pass_))
+    raise PlanError(f"{type(plan).__name__} cannot stand in a query")
+
+
+def arrow_batches(plan: Plan, pass_: Pass = FIRST_PASS) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """The rows of a plan without slots as Arrow: of a bare scan in the types of the source, else in those that Polars gives."""
+    found = rewrite(plan, PUSHDOWN).plan
+    if isinstance(found, Scan) and isinstance(found.source, ColumnarSource):
+        schema = found.source.schema()
+        if found.columns is not None:
+            check_columns(schema.names, found.columns, None)
+            schema = pa.schema([schema.field(name) for name in found.columns])
+        return schema, found.source.record_batches(
+            columns=found.columns, predicate=found.predicate, limit=found.limit, offset=found.offset, pass_=pass_
+        )
+    query = _lowered(found, pass_)
+    return frame_schema(query.collect_schema()), lazy_query(query)
+
+
+def _called(frame: pl.LazyFrame, condition: Callable[[Any], Any]) -> pl.LazyFrame:
+    """The rows, as dicts, for which a Python callable is true; what it raises gets a note that names the row."""
+    number = free_name("row", frame.collect_schema().names())
+
+    def kept(chunk: pl.DataFrame) -> pl.DataFrame:
+        numbers, rows = chunk[number], chunk.drop(number)
+        mask = []
+        for at, row in enumerate(rows.iter_rows(named=True)):
+            try:
+                mask.append(bool(condition(row)))
+            except Exception as error:
+                error.add_note(f"filter({function_name(condition)}) on row {numbers[at]}")
+                raise
+        return rows.filter(pl.Series(mask, dtype=pl.Boolean))
+
+    schema = frame.collect_schema()
+    # Nothing may pass it: the callable may read any column and is to see no other rows.
+    return frame.with_row_index(number).map_batches(
+        kept, predicate_pushdown=False, projection_pushdown=False, slice_pushdown=False, schema=dict(schema), streamable=True
+    )
+
+
+def scanned(source: ColumnarSource, predicate: Cond | None, pass_: Pass) -> pl.LazyFrame:
+    """The record batches of a source as a Polars scan."""
+    known = source.schema()
+    check_columns(known.names, None, predicate)
+    schema = frame_of(known.empty_table()).schema
+
+    def read(columns: list[str] | None, condition: pl.Expr | None, rows: int | None, batch: int | None) -> Iterator[pl.DataFrame]:
+        names = None if columns is None else tuple(dict.fromkeys((*columns, *(() if condition is None else condition.meta.root_names()))))
+        if names == ():  # only the number of rows is asked; one column tells it
+            names = (_cheapest(known),)
+        for part in source.record_batches(columns=names, predicate=predicate, limit=rows, pass_=pass_):
+            frame = frame_of(part)
+            if condition is not None:
+                frame = frame.filter(condition)
+            yield frame if columns is None else frame.select(columns)
+
+    return register_io_source(read, schema=schema, is_pure=True, explain_name=type(source).__name__)
+
+
+def _cheapest(schema: pa.Schema) -> str:
+    """The column of the narrowest rows."""
+
+    def width(field: pa.Field) -> int:
+        try:
+            return int(field.type.bit_width)
+        except ValueError:  # of no fixed width
+            return 1 << 30
+
+    return str(min(schema, key=width).name)
+
+
+def frame_of(data: pa.RecordBatch | pa.Table) -> pl.DataFrame:
+    """Arrow rows as a Polars frame."""
+    return pl.DataFrame(pl.from_arrow(data))
+
+
+class RelationSource(ColumnarSource):
+    """The rows of a plan that Polars runs. Equal where the plans are."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._schema: pa.Schema | None = None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RelationSource) and self._plan == other._plan
+
+    def __hash__(self) -> int:
+        return hash(self._plan)
+
+    def describe(self) -> str:
+        from .explain import plan_text
+
+        return f"Polars query ({'; '.join(line.strip() for line in plan_text(self._plan).splitlines())})"
+
+    def length(self) -> int | None:
+        from .plan import record_count
+
+        return record_count(self._plan)
+
+    def order_identity(self) -> Any:
+        return canonical_plan(self._plan)
+
+    def schema(self) -> pa.Schema:
+        if self._schema is None:
+            self._schema = frame_schema(lazy_plan(self._plan).collect_schema())
+        return self._schema
+
+    def record_batches(
+        self,
+        *,
+        columns: tuple[str, ...] | None,
+        predicate: Cond | None,
+        limit: int | None,
+        offset: int = 0,
+        pass_: Pass = FIRST_PASS,
+    ) -> Iterator[pa.RecordBatch]:
+        return lazy_query(lazy_plan(self._plan, pass_), columns, predicate, offset, limit)
+
+    def lazy_frame(self, *, predicate: Cond | None = None, pass_: Pass = FIRST_PASS) -> pl.LazyFrame:
+        return narrowed(lazy_plan(self._plan, pass_), None, predicate, 0, None)

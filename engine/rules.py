@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from .calls import Decoder, OpCall, Transform, is_body
 from .expr import All, Cond
-from .plan import Filter, Limit, Plan, Scan, Select, Shape, Slots, needs_records
+from .plan import Filter, Limit, Plan, Relation, Scan, Select, Shape, Slots, needs_records
 from .registry import fusions, simplifications
 from .rewrite import Rewritten, Rule, rewrite, rule
 
@@ -65,6 +65,14 @@ def select_pushdown(node: Select) -> Plan | None:
     if not isinstance(below, Scan) or not below.columnar or below.columns is not None:
         return None
     return replace(below, columns=node.columns)
+
+
+@rule(Relation)
+def relation_as_source(node: Relation) -> Plan | None:
+    """Relation(x) -> Scan(Relation(x)): what Polars does is a columnar source to the stages above, which push into it."""
+    from .relational import RelationSource
+
+    return Scan(RelationSource(node))
 
 
 @rule(Shape)
@@ -151,14 +159,16 @@ def _changed_inside(value: Any, change: CallsRewrite) -> Any:
     return None
 
 
-RELATIONAL = (
+PUSHDOWN = (
     filter_below_select,
     predicate_pushdown,
     limit_below_select,
     limit_pushdown,
     select_pushdown,
-    projection_pushdown,
 )
+"""The rules of plans that become Polars queries; Polars pushes further by itself."""
+
+RELATIONAL = (*PUSHDOWN, relation_as_source, projection_pushdown)
 
 
 def optimize(plan: Plan) -> Rewritten:

@@ -21,6 +21,7 @@ from .plan import (
     MapRecords,
     Pack,
     Plan,
+    Relation,
     Scan,
     Select,
     Slots,
@@ -50,6 +51,8 @@ def canonical_plan(plan: Plan) -> list[dict[str, Any]]:
                 out.append({"select": list(columns)})
             case Limit(count=count, offset=offset):
                 out.append({"limit": count, "offset": offset})
+            case Relation(step=step):
+                out.append({"relation": step.canonical()})
             case MapRecords(function=function):
                 out.append({"map_records": canonical_function(function)})
             case Slots(chains=chains):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from .expr import Cond
 
 if TYPE_CHECKING:
+    import polars as pl
     import pyarrow as pa
 
     from .streams import Stream
@@ -115,6 +116,15 @@ class ColumnarSource(Source):
     ) -> Iterator[pa.RecordBatch]:
         """A fresh iterator over one epoch: rows that satisfy `predicate`, then `offset` skipped and `limit` kept,
         with only `columns` (None: all) and in that order. Row order is the source's."""
+
+    def lazy_frame(self, *, predicate: Cond | None = None, pass_: Pass = FIRST_PASS) -> pl.LazyFrame:
+        """The rows that satisfy `predicate` as a Polars query, whose projection, conditions and row limit reach the source.
+
+        This one scans `record_batches`. A source whose columns cost differently, or that Polars reads itself, has its own.
+        """
+        from .relational import scanned
+
+        return scanned(self, predicate, pass_)
 
     def take(self, rows: Sequence[int], columns: tuple[str, ...] | None) -> pa.RecordBatch | None:
         """These rows by number, or None when the source cannot be indexed."""

@@ -21,7 +21,7 @@ from .errors import CheckpointError, DataioError, InternalError, SourceError
 from .explain import function_name
 from .expr import Cond, field_getter
 from .morsel import column_values
-from .plan import Filter, Limit, MapRecords, Plan, Scan, Select
+from .plan import Filter, Limit, MapRecords, Plan, Relation, Scan, Select
 from .source import FIRST_PASS, ColumnarSource, IndexedSource, Pass, RowSource, Source
 
 if TYPE_CHECKING:
@@ -635,6 +635,10 @@ def open_stream(plan: Plan, pass_: Pass, state: Any = None, *, originals: bool =
             return SliceStream(_below(below, pass_, state, originals), count, offset)
         case Select(input=below, columns=columns):
             return SelectStream(_below(below, pass_, state, originals), columns)
+        case Relation():
+            from .relational import RelationSource
+
+            return ColumnStream(Scan(RelationSource(plan)), pass_, state)
     raise InternalError(f"{type(plan).__name__} cannot stand below the slots")
 
 

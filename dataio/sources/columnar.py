@@ -19,8 +19,10 @@ from dataio.engine.relational import (
     batch_query,
     check_columns,
     frame_batches,
+    frame_of,
     frame_schema,
     lazy_query,
+    narrowed,
     needed,
     pruning,
 )
@@ -81,6 +83,9 @@ class TableSource(ArrowSource):
         table = self._table if columns is None else self._table.select(columns)
         length = None if rows is None else max(0, rows - offset)
         yield from table.slice(offset, length).to_batches(max_chunksize=BATCH_ROWS)
+
+    def lazy_frame(self, *, predicate: Cond | None = None, pass_: Pass = FIRST_PASS) -> pl.LazyFrame:
+        return narrowed(frame_of(self._table).lazy(), None, predicate, 0, None)
 
     def take(self, rows: Sequence[int], columns: tuple[str, ...] | None) -> pa.RecordBatch:
         return taken(self._table if columns is None else self._table.select(columns), rows)
@@ -402,6 +407,9 @@ class FrameSource(ColumnarSource):
         chosen = self._frame if columns is None else self._frame.select(columns)
         return frame_batches(chosen.slice(offset, limit))
 
+    def lazy_frame(self, *, predicate: Cond | None = None, pass_: Pass = FIRST_PASS) -> pl.LazyFrame:
+        return narrowed(self._frame.lazy(), None, predicate, 0, None)
+
     def take(self, rows: Sequence[int], columns: tuple[str, ...] | None) -> pa.RecordBatch:
         chosen = self._frame if columns is None else self._frame.select(columns)
         found = list(frame_batches(chosen[list(rows)]))
@@ -435,6 +443,9 @@ class LazyFrameSource(ColumnarSource):
     ) -> Iterator[pa.RecordBatch]:
         check_columns(self._frame.collect_schema().names(), columns, predicate)
         return lazy_query(self._frame, columns, predicate, offset, limit)
+
+    def lazy_frame(self, *, predicate: Cond | None = None, pass_: Pass = FIRST_PASS) -> pl.LazyFrame:
+        return narrowed(self._frame, None, predicate, 0, None)
 
 
 def _shape(rows: int | None, schema: pa.Schema) -> str:

@@ -19,6 +19,7 @@ from dataio.engine import rules
 from dataio.engine import streams as engine_streams
 from dataio.engine.errors import InternalError
 from dataio.engine.expr import All
+from dataio.engine.frame_calls import FrameCall
 from dataio.engine.plan import (
     Batch,
     Collate,
@@ -28,12 +29,14 @@ from dataio.engine.plan import (
     MapBatches,
     MapRecords,
     Plan,
+    Relation,
     Scan,
     Select,
     Slots,
     walk,
 )
 from dataio.engine.registry import fusions
+from dataio.engine.relational import RelationSource
 from dataio.engine.rewrite import Rewritten, rewrite, rule
 from dataio.sources import as_source
 
@@ -65,6 +68,8 @@ def identity(value: Any) -> Any:
 PIPE = dataio.pipeline(dataio.slot("image").decode_image().resize(h=4, w=4), dataio.batch(2))
 CHAINS = PIPE.chains()
 NEEDED = ("image", "key")
+
+SORTED = FrameCall("sort", ("n",), (("descending", True),))
 
 CASES: dict[str, tuple[Plan, Plan, tuple[str, ...]]] = {
     "filter": (Filter(SCAN, A), replace(SCAN, predicate=A), ("predicate_pushdown",)),
@@ -114,6 +119,11 @@ CASES: dict[str, tuple[Plan, Plan, tuple[str, ...]]] = {
     "python-filter": (Filter(SCAN, python_filter), Filter(SCAN, python_filter), ()),
     "rows": (Limit(Filter(Select(Scan(ROWS), ("n",)), A), 2), Select(Limit(Filter(Scan(ROWS), A), 2), ("n",)),
              ("filter_below_select", "limit_below_select")),
+    "relation": (
+        Limit(Filter(Relation(SCAN, SORTED), A), 3),
+        Scan(RelationSource(Relation(SCAN, SORTED)), predicate=A, limit=3),
+        ("relation_as_source", "predicate_pushdown", "limit_pushdown"),
+    ),
     "batch": (Batch(Slots(SCAN, CHAINS), 2), Batch(Slots(replace(SCAN, columns=NEEDED), CHAINS), 2), ("projection_pushdown",)),
     "group": (
         GroupBy(Slots(SCAN, CHAINS), "label"),
