@@ -36,7 +36,7 @@ def parser() -> argparse.ArgumentParser:
     many = argparse.ArgumentParser(add_help=False)
     many.add_argument("--literal", action="store_true", help="take *, ? and [ as they are")
     work = argparse.ArgumentParser(add_help=False)
-    work.add_argument("--workers", type=_count, metavar="N", help="objects at once (16)")
+    work.add_argument("--workers", type=_count, metavar="N", help="objects at once (16; check: the CPUs, at most 8)")
     work.add_argument(
         "--progress", action=argparse.BooleanOptionalAction, help="draw a bar on stderr (where that is a terminal)"
     )

@@ -64,7 +64,8 @@ def numpy_only(adapter: Adapter) -> Adapter:
     @wraps(adapter)
     def checked(array: np.ndarray) -> Any:
         if array.dtype.kind == "V":
-            raise RuntimeError(f'NumPy has no {array.dtype.names[0]}: use output="torch" for this slot')  # type: ignore[index]
+            element = (array.dtype.names or (array.dtype.name,))[0]  # types of ml_dtypes have no fields
+            raise RuntimeError(f'NumPy has no {element}: use output="torch" for this slot')
         return adapter(array)
 
     return checked

@@ -36,6 +36,16 @@ def test_numpy_says_which_output_has_bfloat16() -> None:
             batch["latent"]
 
 
+def test_arrays_of_ml_dtypes_are_tensors_of_torch_and_refused_by_numpy() -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    bound = dataio.pipeline(dataio.slot("x").decode(dataio.decoders.array()), dataio.batch(1)).bind([{"x": np.ones(2, ml_dtypes.bfloat16)}])
+    (batch,) = bound.run("torch")
+    assert torch.equal(batch["x"], torch.ones(1, 2, dtype=torch.bfloat16))
+    (batch,) = bound.run("numpy")
+    with pytest.raises(RuntimeError, match='bfloat16: use output="torch"'):
+        batch["x"]
+
+
 def test_one_file_serves_many_records_by_a_key_column(tmp_path: Path) -> None:
     tensors = latents(30)
     save_file({f"t{i}": t for i, t in enumerate(tensors)}, tmp_path / "all.safetensors")

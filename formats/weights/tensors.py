@@ -37,7 +37,8 @@ _NARROW = {
 
 def torch_name(dtype: np.dtype) -> str | None:
     """The torch name of an element type that NumPy lacks, None for NumPy's own."""
-    return dtype.names[0] if dtype.names is not None and len(dtype.names) == 1 and dtype.names[0] in _NARROW else None
+    name = dtype.names[0] if dtype.names is not None and len(dtype.names) == 1 else dtype.name  # those of ml_dtypes have no fields
+    return name if name in _NARROW else None
 
 
 def element_type(name: str) -> np.dtype:
