@@ -16,6 +16,8 @@ from typing import Any
 from . import settings
 from .engine import registry
 from .engine.errors import OpError
+from .formats.gpu.gds import gds_info
+from .formats.gpu.jpeg import why_no_nvjpeg
 
 PACKAGES = (
     "numpy",
@@ -124,13 +126,18 @@ def torch_cuda() -> Probe:
     return Probe(True, f"CUDA {torch.version.cuda}, {torch.cuda.get_device_name(0)}")
 
 
+def nvjpeg() -> Probe:
+    """Whether `decode_image_batch` works."""
+    why = why_no_nvjpeg()
+    return Probe(why is None, why or "through torchvision")
+
+
 def gds() -> Probe:
-    """Whether the cuFile library of GPUDirect Storage is installed; no read path uses it yet."""
-    try:
-        ctypes.CDLL("libcufile.so.0")
-    except OSError:
-        return Probe(False, "libcufile.so.0 is not found")
-    return Probe(True, "libcufile.so.0 loads; not used by this version")
+    """Whether files are read to a GPU by GPUDirect Storage; without it, whether kvikio reads them through host memory."""
+    found = gds_info()
+    if found["available"]:
+        return Probe(True, f"cuFile {found['library_version']}")
+    return Probe(False, "kvikio reads through host memory" if found["read_ready"] else found["driver_error"] or "the driver has none")
 
 
 def _setting(read: Callable[[], object]) -> object:
@@ -159,6 +166,7 @@ def report() -> dict[str, Any]:
         "subsystems": {
             "CUDA driver": asdict(cuda_driver()),
             "CUDA through torch": asdict(torch_cuda()),
+            "nvJPEG": asdict(nvjpeg()),
             "cuFile (GDS)": asdict(gds()),
         },
         "env_overrides": settings.overrides(),
