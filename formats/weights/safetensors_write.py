@@ -18,7 +18,7 @@ from ...engine.ledger import parse_bytes
 from ...io.errors import StoreError
 from ...io.parallel import for_each
 from ...io.uri import local_path
-from ...io.verbs import delete, exists, ls, write
+from ...io.verbs import delete, exists, ls, read, write
 from ...io.writer import writer
 from .safetensors import DTYPES, MAX_HEADER
 from .safetensors_shards import INDEX, SINGLE, is_plain, join, read_index
@@ -28,6 +28,8 @@ _CODES = {name: code for code, name in DTYPES.items()}
 _ALIGNMENT = 8
 _WRITES = 4
 """Shards that are written at once."""
+_REPLACED = ".replaced"
+"""Suffix of the file beside an index that lists the shards which the index no longer names, until they are removed."""
 
 
 def write_safetensors(
@@ -208,6 +210,8 @@ def _write_shards(
     total = sum(payload.nbytes for payload in payloads)
     index = {"metadata": {"total_size": total, **metadata}, "weight_map": weight_map}
     replaced = set() if before is None else set(before.values())
+    listed = join(folder, f"{index_name}{_REPLACED}")
+    earlier = _listed(listed)
     try:
         for_each(
             lambda item: write_payloads(join(folder, item[0]), item[1], metadata, atomic=atomic),
@@ -215,16 +219,20 @@ def _write_shards(
             workers=_WRITES,
         )
         local = local_path(folder) is not None
+        if replaced - set(names):  # from the next line on no index names these, should this process be killed
+            write(listed, json.dumps(sorted(replaced | earlier)).encode())
         write(join(folder, index_name), (json.dumps(index, indent=2) + "\n").encode(), mkdir_parents=local)
     except BaseException:
         for name in set(names) - replaced:
             with suppress(OSError):
                 delete(join(folder, name))
         raise
-    stale = replaced | _leftovers(folder, pattern, names)
+    stale = replaced | earlier | _leftovers(folder, pattern, names)
     if index_name == INDEX:  # readers that look for it first would take it for the checkpoint
         stale.add(SINGLE)
     _remove(folder, stale - set(names))
+    if earlier or replaced - set(names):
+        _remove(folder, [f"{index_name}{_REPLACED}"])
     return index
 
 
@@ -289,6 +297,16 @@ def _leftovers(folder: str, pattern: str, names: Iterable[str]) -> set[str]:
         if name.startswith((start, "model.")) and len(parts) == 3 and parts[2] == "safetensors" and _is_suffix(parts[1]):
             found.add(name)
     return found
+
+
+def _listed(uri: str) -> set[str]:
+    """Shards that a save was about to remove when it was killed."""
+    try:
+        found = json.loads(read(uri))
+    except (FileNotFoundError, ValueError):
+        return set()
+    names = [name for name in found if isinstance(name, str)] if isinstance(found, list) else []
+    return {name for name in names if is_plain(name) and name.endswith(".safetensors")}
 
 
 def _is_suffix(text: str) -> bool:

@@ -24,7 +24,7 @@ from safetensors import numpy as in_numpy
 from safetensors import torch as in_torch
 
 import dataio
-from dataio.formats.weights import safetensors_memory, safetensors_shards
+from dataio.formats.weights import safetensors_memory, safetensors_shards, safetensors_write
 from dataio.io.errors import ReadError
 
 TORCH_TYPES = [
@@ -462,6 +462,22 @@ def test_a_killed_writer_leaves_one_whole_checkpoint(tmp_path: Path) -> None:
     index = dataio.write_safetensors(tmp_path / "c", {"x": np.ones(3)}, max_shard_size="4MB")
     left = {p.name for p in (tmp_path / "c").iterdir() if ".tmp." not in p.name}  # those are swept when they are a minute old
     assert left == {*index["weight_map"].values(), "model.safetensors.index.json"}
+
+
+def test_a_writer_killed_before_it_tidied_leaves_nothing_to_the_next(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first save's names have no suffix and stand in no index then."""
+
+    def killed(*_: object) -> None:
+        raise SystemExit
+
+    dataio.write_safetensors(f"{place}/c", MODEL, max_shard_size=300)
+    with monkeypatch.context() as patched:
+        patched.setattr(safetensors_write, "_remove", killed)
+        with pytest.raises(SystemExit):
+            dataio.write_safetensors(f"{place}/c", MODEL, max_shard_size=300)
+    assert set(dataio.read_safetensors(f"{place}/c")) == set(MODEL)
+    index = dataio.write_safetensors(f"{place}/c", MODEL, max_shard_size=300)
+    assert {uri.rpartition("/")[2] for uri in dataio.ls(f"{place}/c/")} == {*index["weight_map"].values(), "model.safetensors.index.json"}
 
 
 @pytest.mark.parametrize("sizes", [(300, 300), (300, 100), (10_000, 300), (300, 10_000)])
