@@ -12,9 +12,8 @@ from typing import Any
 
 from .capabilities import row
 from .io.uri import parse_uri
+from .look.text import human, one_line, plural, short
 
-WIDEST = 200
-"""Characters of one value that are printed."""
 FOUND_ERRORS = 1
 _HEAD = ("url", "status", "content_length", "content_type", "etag", "last_modified", "http_version")
 _COLOURS = {"error": "\033[31m", "warning": "\033[33m", "info": "\033[36m"}
@@ -22,7 +21,7 @@ _PLAIN, _BOLD = "\033[0m", "\033[1m"
 
 
 def _check(args: argparse.Namespace) -> int:
-    from .cli_io import Progress, human
+    from .cli_io import Progress
     from .inspect.checking import check
 
     with Progress("check", args) as progress:
@@ -40,23 +39,18 @@ def _check(args: argparse.Namespace) -> int:
         print(painted(uri, _BOLD))
         for finding in group:
             record = "" if finding.record is None else f"{finding.record}: "
-            print(f"  {painted(f'{finding.severity:<7}', _COLOURS[finding.severity])}  {finding.code}  {record}{_one_line(finding.message)}")
+            print(f"  {painted(f'{finding.severity:<7}', _COLOURS[finding.severity])}  {finding.code}  {record}{one_line(finding.message)}")
     if hidden := sum(report.counts.values()) - len(report.findings):
         print(f"... and {hidden:,} more (--max-findings)")
     kinds = ", ".join(f"{count:,} {kind}" for kind, count in report.kinds.items())
     skipped = f", {report.skipped:,} others skipped" if report.skipped else ""
-    print(f"{_plural(report.files, 'file')} ({kinds or 'of no known kind'}{skipped}), {human(report.bytes)}, {_plural(report.records, 'record')}")
-    print(f"{_plural(report.counts['error'], 'error')}, {_plural(report.counts['warning'], 'warning')}, {report.counts['info']:,} info")
+    print(f"{plural(report.files, 'file')} ({kinds or 'of no known kind'}{skipped}), {human(report.bytes)}, {plural(report.records, 'record')}")
+    print(f"{plural(report.counts['error'], 'error')}, {plural(report.counts['warning'], 'warning')}, {report.counts['info']:,} info")
     return status
-
-
-def _plural(number: int, what: str) -> str:
-    return f"{number:,} {what}{'s' * (number != 1)}"
 
 
 def _head(args: argparse.Namespace) -> int:
     """What is known of the file or object, and the first records of what is inside."""
-    from .cli_io import human
     from .io.verbs import head
 
     found = head(args.uri)
@@ -122,35 +116,19 @@ def _shown(told: dict[str, Any], as_json: bool) -> int:
 def _lines(value: Any, indent: str) -> list[str]:
     """A value as indented text."""
     if not isinstance(value, dict):
-        return [indent + _short(value)]
+        return [indent + short(value)]
     lines: list[str] = []
     for name, inner in value.items():
         if isinstance(inner, dict):
-            lines += [f"{indent}{_short(name)}:", *_lines(inner, f"{indent}  ")]
+            lines += [f"{indent}{short(name)}:", *_lines(inner, f"{indent}  ")]
         elif isinstance(inner, list) and inner and all(isinstance(item, dict) for item in inner):
-            lines.append(f"{indent}{_short(name)}:")
+            lines.append(f"{indent}{short(name)}:")
             for item in inner:
                 lines += [*_lines(item, f"{indent}  "), ""]
             lines.pop()
         else:
-            lines.append(f"{indent}{_short(name)}: {_short(inner)}")
+            lines.append(f"{indent}{short(name)}: {short(inner)}")
     return lines
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, bytes):
-        shown = repr(value[:16])
-        text = f"{shown}... ({len(value):,} bytes)" if len(value) > 16 else shown
-    elif isinstance(value, (list, tuple)) and any(isinstance(item, bytes) for item in value):
-        text = f"[{', '.join(map(_short, value[:8]))}{', ...' if len(value) > 8 else ''}]"
-    else:
-        text = _one_line(str(value[:100] if isinstance(value, (list, str)) and len(value) > 1000 else value))
-    return text if len(text) <= WIDEST else f"{text[:WIDEST]}..."
-
-
-def _one_line(text: str) -> str:
-    text = " ".join(text.split()).encode("utf-8", "backslashreplace").decode("utf-8")
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _plain(value: Any) -> Any:

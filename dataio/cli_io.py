@@ -16,6 +16,7 @@ from .io.store import ObjectInfo, Store, open_store
 from .io.transfer import copy, sync
 from .io.uri import HTTP_SCHEMES, Uri, parse_uri
 from .io.verbs import delete, entries, exists, glob, sign, uri_of
+from .look.text import human
 
 
 def _cat(args: argparse.Namespace) -> None:
@@ -260,18 +261,6 @@ def _tree(uri: str) -> Iterator[tuple[Store, ObjectInfo]]:
 
 
 # -------------------------------------------------------------------- showing
-
-
-def human(size: int) -> str:
-    """A number of bytes: B below 1024, then KiB, MiB, GiB and TiB with two decimals."""
-    if size < 1024:
-        return f"{size} B"
-    value = float(size)
-    for unit in ("KiB", "MiB", "GiB"):
-        value /= 1024
-        if value < 1024:
-            return f"{value:.2f} {unit}"
-    return f"{value / 1024:.2f} TiB"
 
 
 def shown(store: Store, info: ObjectInfo) -> str:

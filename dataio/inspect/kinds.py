@@ -30,6 +30,8 @@ IMAGES = {
     "jpx": "jpeg2000", "ppm": "pnm", "pgm": "pnm", "pbm": "pnm", "pam": "pnm",
 }  # fmt: skip
 """Formats of images, as `formats.image.header` calls them, by suffixes that are called otherwise."""
+SOUNDS = frozenset({"wav", "flac", "ogg", "oga", "opus", "mp3", "aif", "aiff", "aifc", "au", "snd", "caf", "w64"})
+"""Suffixes of sound files, which are looked at and not checked."""
 _CODECS = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 _MAGIC = {
     b"PAR1": "parquet", b"PARE": "parquet", b"\x89HDF\r\n\x1a\n": "hdf5", b"\x93NUMPY": "npy", b"ARROW1\0\0": "arrow",
@@ -106,6 +108,21 @@ def kind_by_content(head: bytes) -> str:
     if head[8:9] == b"{" and 2 <= int.from_bytes(head[:8], "little") <= 100_000_000 and head[9:10] in b'"} \n\r\t':
         return "safetensors"
     return ""
+
+
+def is_sound(name: str, head: bytes | memoryview) -> bool:
+    """Whether a file holds sound: by its first bytes, or by its name where these are of no other kind."""
+    start = bytes(head[:12])
+    if start[:4] in (b"fLaC", b"OggS", b".snd", b"caff", b"riff") or start[:3] == b"ID3":
+        return True
+    if (start[:4] == b"RIFF" and start[8:] == b"WAVE") or (start[:4] == b"FORM" and start[8:] in (b"AIFF", b"AIFC")):
+        return True
+    return suffix_of(name) in SOUNDS and not kind_by_content(bytes(head))
+
+
+def suffix_of(name: str) -> str:
+    """What follows the last dot, in lower case."""
+    return name.rpartition("/")[2].rpartition(".")[2].lower()
 
 
 def _is_netpbm(head: bytes) -> bool:

@@ -399,6 +399,12 @@ def _infer(given: TensorType, *, mono: bool, **_: Any) -> TensorType:
     return TensorType((1 if mono else None, None), "float32")
 
 
+def samples_and_rate(data: BytesLike, max_decoded_bytes: int) -> tuple[np.ndarray, int]:
+    """float32[channels, samples] of one sound file as stored, and its rate in Hz; errors as `audio` raises them."""
+    with _opened(data, max_decoded_bytes) as recording:
+        return _read_whole(recording, max_decoded_bytes), recording.rate
+
+
 @register_op("audio", kind="decoder", infer=_infer, method_hides=("max_decoded_bytes",))
 def audio(
     data: BytesLike,
