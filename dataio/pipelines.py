@@ -31,7 +31,10 @@ from .stages import (
 )
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from .aliases import Concurrency, OnFailure, Order, PinMemory, RaggedPolicy, ShardLike
+    from .arrow_function import ArrowFunction
     from .loader import DataLoader
 
 DEFAULT_PREFETCH = 4
@@ -81,6 +84,9 @@ class Pipeline:
                 raise ValueError(
                     f"the batch transform {function} works on one row per record, and pack() makes rows of several"
                 )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Pipeline, (self.slots, self.shape, self.map_records, self.map_batches, dict(self.params))  # the view of a dict has no pickle
 
     # ---------------------------------------------------------------- parameters
 
@@ -164,6 +170,50 @@ class Pipeline:
         from .dry_run import dry_run
 
         return dry_run(self, records, max_records)
+
+    # ---------------------------------------------------------------- Arrow
+
+    def as_arrow_function(
+        self,
+        *,
+        columns: Sequence[str] | None = None,
+        errors: str | None = "error",
+        batch_rows: int | None = None,
+        types: Mapping[str, pa.DataType] | None = None,
+        **options: Any,
+    ) -> ArrowFunction:
+        """The slots as a function from record batches to record batches, for bulk runs on an engine that speaks Arrow.
+
+        It is called with an iterator of `pyarrow.RecordBatch` and gives a generator of them: the columns that are kept, then the slots, then the errors.
+        Rows keep their order and their number; a row that fails has nulls in all slots and the reason in the column of errors. The batches are read
+        on a thread of their own, some batches ahead, and the slots run as in training, so memory holds the record batches that are being worked
+        on and a few batches of results. It can be pickled (with cloudpickle where functions have no importable name), and runs in forked and spawned workers;
+        each call has a loader of its own, which ends with the generator.
+
+        A pipeline may have record maps and `batch(n)`. Other shape stages, stages behind the batch and optional slots are refused: they move,
+        mix or drop rows.
+
+        Tensors of one shape are columns of `arrow.fixed_shape_tensor` (0-d: of numbers), those of bool and of shapes that differ or are not known ahead
+        structs of `data` (list of the elements in C order) and `shape` (list of int32). `passthrough()` keeps the column's type. Random ops draw from
+        `seed` and the row's number in this call, or from the row's own column `seed`.
+
+        Args:
+            columns: input columns to keep, as they are. None: all but those that a slot takes the place of.
+            errors: name of the column with the reason of a failed row, null elsewhere. None: no column; the first failed row raises.
+            batch_rows: rows worked on together, and at most those of a batch that comes out. None: those of `batch(n)`, else 64.
+            types: Arrow types of slots whose dtype cannot be known ahead (`decode_npy` without `cast`, `custom`).
+            options: of `run`: concurrency, seed (default 0), max_bytes, cache, workers, worker_niceness, worker_cpus.
+
+        Returns:
+            The function; its `schema(input_schema)` gives the schema of what comes out.
+
+        Raises:
+            PlanError: (a ValueError) a pipeline with other stages, or unset parameters.
+            TypeError, ValueError: arguments out of range. When it is called: SchemaError, BatchError, SourceError.
+        """
+        from .arrow_function import arrow_function
+
+        return arrow_function(self, columns=columns, errors=errors, batch_rows=batch_rows, types=types, options=options)
 
     # ---------------------------------------------------------------- binding
 

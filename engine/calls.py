@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -129,6 +129,13 @@ def bodies(value: Any) -> Iterator[tuple[OpCall, ...]]:
 def draws(call: OpCall) -> bool:
     """True when the op, or one inside it, draws random numbers."""
     return call.spec.random or any(draws(c) for _, v in call.args for body in bodies(v) for c in body)
+
+
+def calls_within(calls: Iterable[OpCall]) -> Iterator[OpCall]:
+    """These calls, and those inside them."""
+    for call in calls:
+        yield call
+        yield from (inner for _, value in call.args for body in bodies(value) for inner in calls_within(body))
 
 
 def type_after(given: TensorType, calls: tuple[OpCall, ...]) -> TensorType:

@@ -13,13 +13,13 @@ import inspect
 import sys
 import threading
 import typing
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from .arguments import check_dynamic, check_value, is_dynamic_annotation, is_dynamic_text
-from .calls import CALLS, OpCall, OpKind
+from .calls import CALLS, OpCall, OpKind, calls_within
 from .errors import PlanError, did_you_mean
 from .expr import Col, ConstValue, ParamRef
 from .forks import new_lock_in_child
@@ -448,6 +448,29 @@ def specs(kind: OpKind | None = None) -> Iterator[OpSpec]:
 def slot_methods() -> dict[str, OpSpec]:
     """Slot method name to op."""
     return {s.method: s for s in specs() if s.method is not None}
+
+
+def carried(calls: Iterable[OpCall]) -> tuple[str | OpSpec, ...]:
+    """What another process may lack of the ops in `calls`, those that users registered: the module that registers one, or its spec."""
+    found: dict[str, str | OpSpec] = {}
+    for call in calls_within(calls):
+        function = call.spec.function
+        if _is_provided(function):
+            continue
+        module = sys.modules.get(getattr(function, "__module__", None) or "")
+        importable = module is not None and module.__name__ != "__main__" and getattr(module, getattr(function, "__qualname__", ""), None) is function
+        found[call.name] = module.__name__ if importable and module is not None else replace(call.spec)  # a copy has no cached signature
+    return tuple(found.values())
+
+
+def adopt(carried: Iterable[str | OpSpec]) -> None:
+    """Register what `carried` gave, where the process that it came to has no op of the name."""
+    for item in carried:
+        if isinstance(item, str):
+            importlib.import_module(item)
+        else:
+            with _lock:
+                _specs.setdefault((item.kind, item.name), item)
 
 
 def register_process_setup(function: Callable[[], None]) -> Callable[[], None]:
