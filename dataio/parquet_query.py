@@ -5,16 +5,20 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from .engine.errors import unknown_columns
+from .engine.expr import Col, Cond
 from .io.arguments import check_count
 from .parquet_expr import ParquetExpr, clauses, condition, prunable
+from .query import ArrowStream, Query
+from .query_conditions import is_polars
 
 if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
+    from .engine.plan import Plan
     from .engine.source import Source
     from .parquet_run import Run
 
@@ -35,8 +39,11 @@ def scan_parquet(path: Any) -> ParquetQuery:
 
 
 @dataclass(frozen=True, eq=False)
-class ParquetQuery:
+class ParquetQuery(Query):
     """Rows of a Parquet file under conditions. Immutable: each method returns a new query. `pipe.bind(query)` trains on it.
+
+    What `Query` has beyond these methods (computed columns, sort, join, ...) goes on with a plain `Query` over the rows, and so does `filter`
+    with another kind of condition; that opens the file.
 
     Conditions come first, then `offset` and `limit`; `select` cuts what comes out. Row groups that the statistics in the footer
     rule out are not read, nor are columns that nothing asks for; columns that only come out are read after the
@@ -56,7 +63,17 @@ class ParquetQuery:
 
     # ------------------------------------------------------------- building
 
-    def select(self, columns: Iterable[str]) -> ParquetQuery:
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
+    @property
+    def plan(self) -> Plan:
+        """A scan of the rows."""
+        from .engine.plan import Scan
+
+        return Scan(self.as_source())
+
+    def select(self, columns: Iterable[str]) -> ParquetQuery:  # type: ignore[override]
         """Only these columns, in this order, duplicates once; "a.b" is field `b` of the struct `a`.
 
         Raises:
@@ -67,7 +84,9 @@ class ParquetQuery:
         names = checked_names(columns)
         return replace(self, _columns=None if names is None else tuple(names))
 
-    def where(self, expr: ParquetExpr | str, op: str | None = None, value: Any = None) -> ParquetQuery:
+    def where(  # type: ignore[override]
+        self, expr: ParquetExpr | str, op: str | None = None, value: Any = None
+    ) -> ParquetQuery:
         """Keep the rows for which a condition is true, along with those of before.
 
         Args:
@@ -89,17 +108,27 @@ class ParquetQuery:
             raise TypeError("where() takes a condition alone, or (column, op, value)")
         return replace(self, _conditions=(*self._conditions, expr))
 
-    def filter(self, predicate: ParquetExpr | Callable[[Row], Any]) -> ParquetQuery:
+    @overload  # type: ignore[override]
+    def filter(self, predicate: ParquetExpr | Callable[[Row], Any]) -> ParquetQuery: ...
+    @overload
+    def filter(self, predicate: str, op: str, value: Any = None) -> ParquetQuery: ...
+    @overload
+    def filter(self, predicate: Cond | Col | pl.Expr) -> Query: ...
+    def filter(self, predicate: Any, op: str | None = None, value: Any = None) -> Query:
         """Keep the rows for which a condition is true, or a callable returns something true.
 
         A callable gets a dict of the selected columns only, after all conditions; what it raises comes out with a note that
-        names the row.
+        names the row. A condition of `dataio.cond` or a Polars expression gives a plain `Query`, as `Query.filter` does.
 
         Raises:
-            TypeError: neither.
+            TypeError: none of these. ValueError, SchemaError: as `where`, `Query.filter` do.
         """
-        if isinstance(predicate, ParquetExpr):
-            return self.where(predicate)
+        if isinstance(predicate, ParquetExpr) or (isinstance(predicate, str) and op is not None):
+            return self.where(predicate, op, value)
+        if op is not None or value is not None:
+            raise TypeError("filter() takes a condition alone, or (column, op, value)")
+        if isinstance(predicate, (Cond, Col)) or is_polars(predicate):
+            return Query(self.plan).filter(predicate)
         if not callable(predicate):
             raise TypeError(f"filter() takes a condition or a callable on a row, got {predicate!r}")
         return replace(self, _callables=(*self._callables, predicate))
@@ -113,7 +142,7 @@ class ParquetQuery:
         check_count("offset", offset)
         return replace(self, _offset=offset)
 
-    def limit(self, limit: int | None) -> ParquetQuery:
+    def limit(self, limit: int | None) -> ParquetQuery:  # type: ignore[override]
         """Keep at most this many rows after the offset; None: all.
 
         Raises:
@@ -161,7 +190,15 @@ class ParquetQuery:
         with self._run() as run:
             return run.values(run.table())
 
-    def iter_batches(self) -> Iterator[dict[str, list[Any]]]:
+    def __iter__(self) -> Iterator[Row]:
+        """The rows one by one, as `collect` gives them; one row group is in memory at a time."""
+        from .formats.tables.values import rows_of
+
+        with self._run() as run:
+            for table in run.tables():
+                yield from rows_of(run.values(table), table.num_rows)
+
+    def iter_batches(self) -> Iterator[dict[str, list[Any]]]:  # type: ignore[override]
         """The rows of each row group as `collect_columns` gives them; row groups without any are left out."""
         with self._run() as run:
             for table in run.tables():
@@ -335,24 +372,6 @@ class ParquetQuery:
     def is_whole_file(self) -> bool:
         """Whether no condition, projection or cut was asked for."""
         return (self._columns, self._conditions, self._callables, self._offset, self._limit, self._groups) == (None, (), (), 0, None, None)
-
-
-class ArrowStream:
-    """Rows as an Arrow stream that can be read once, through `__arrow_c_stream__`."""
-
-    def __init__(self, reader: pa.RecordBatchReader) -> None:
-        self._reader: pa.RecordBatchReader | None = reader
-
-    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """The stream.
-
-        Raises:
-            RuntimeError: it was taken before.
-        """
-        reader, self._reader = self._reader, None
-        if reader is None:
-            raise RuntimeError("this stream was read before; collect_arrow_stream() gives a new one")
-        return reader.__arrow_c_stream__(requested_schema)
 
 
 def check_known(columns: Iterable[str], known: list[str], reader: str) -> None:

@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from textwrap import indent
 from typing import TYPE_CHECKING, Any
 
-from .engine.errors import unknown_columns
+from .engine.errors import PlanError, unknown_columns
 from .engine.explain import explain, plan_text
-from .engine.expr import Cond
-from .engine.plan import Filter, Limit, MapRecords, Plan, Relation, Scan, Select, walk
-from .engine.rules import optimize
+from .engine.frame_calls import FrameCall, FrameExpr, Sample
+from .engine.plan import (
+    Filter,
+    Limit,
+    MapRecords,
+    Plan,
+    Relation,
+    Scan,
+    Select,
+    record_count,
+    walk,
+    with_source,
+)
+from .engine.rewrite import rewrite
+from .engine.rules import PUSHDOWN, optimize
+from .engine.source import ColumnarSource
 from .engine.streams import rows_below
+from .io.arguments import check_count
+from .query_conditions import as_condition, check_filter, is_polars
 
 if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
+
+    from .engine.source import Source
 
 
 def scan(source: Any) -> Query:
@@ -47,7 +65,6 @@ def scan_tfrecord(
         TypeError, ValueError: options of other values. While it is read: what `iter_tfrecord` raises; SchemaError (a ValueError) where an
             example does not fit the columns, which names the record.
     """
-    from .io.arguments import check_count
     from .sources.patterns import expanded
     from .sources.tfrecord_columns import TFRecordColumns
 
@@ -82,24 +99,210 @@ class Query:
 
     # ------------------------------------------------------------- building
 
-    def filter(self, condition: Cond | Callable[[Any], bool]) -> Query:
-        """Keep the rows where the condition (`dataio.cond`, or a callable on the row) is true."""
-        if not isinstance(condition, Cond) and not callable(condition):
-            raise TypeError(f"filter() takes a condition from dataio.cond or a callable, got {condition!r}")
-        if isinstance(condition, Cond):
-            self._check(condition.columns(), f"filter({condition})")
-        return Query(Filter(self.plan, condition))
+    def filter(self, condition: Any, op: str | None = None, value: Any = None) -> Query:
+        """Keep the rows for which a condition is true. In every form but the last two, null is no value: it is unequal to all values, neither
+        below nor above any, and the result is true or false, never null.
 
-    def select(self, *columns: str) -> Query:
-        """Keep these columns, in this order."""
-        self._check(columns, f"select({', '.join(columns)})")
-        return Query(Select(self.plan, tuple(columns)))
+        Args:
+            condition: of `dataio.cond`, of `dataio.parquet.col` (text searches, fields of structs, bytes), or the name of a column with `op`
+                and `value`; a Polars expression (by the rules of Polars, where null drops the row); or a callable on the row as a dict,
+                which sees exactly the rows and columns that are there at this point of the query.
+            op, value: as for `ParquetQuery.where`.
 
-    def limit(self, count: int, offset: int = 0) -> Query:
-        """Skip `offset` rows, keep `count`."""
-        if count < 0 or offset < 0:
-            raise ValueError(f"limit() takes numbers of at least 0, got {count}, {offset}")
+        Raises:
+            TypeError: none of these forms, or a value that cannot be compared.
+            ValueError: an unknown `op`.
+            SchemaError: a column that is not there, or one compared with a value of another kind. Where only reading tells the columns, it
+                is raised then. What a callable raises comes out with a note that names the row.
+        """
+        return self._where("filter", condition, op, value)
+
+    def where(self, expr: Any, op: str | None = None, value: Any = None) -> Query:
+        """`filter`."""
+        return self._where("where", expr, op, value)
+
+    def select(self, *columns: Any) -> Query:
+        """Only these columns, in this order: names, Polars expressions (of which each column needs a name of its own), or one list of them.
+
+        Raises:
+            TypeError: neither.
+            SchemaError: a column that is not there, or an expression that does not fit the columns' types.
+        """
+        given = _flat("select", columns)
+        if all(isinstance(column, str) for column in given):
+            self._check(given, f"select({', '.join(given)})")
+            return Query(Select(self.plan, tuple(dict.fromkeys(given))))
+        return self._stepped(FrameCall("select", _expressions("select", given)))
+
+    def with_columns(self, *expressions: Any, **named: Any) -> Query:
+        """Add columns, or replace those of the same name, by Polars expressions.
+
+        Args:
+            expressions: Polars expressions; they keep their own names (`pl.col("h").sqrt().alias("root")`).
+            named: expressions, or numbers and bools, under these names. (Text would be a column to some and a value to others: say `pl.lit`.)
+
+        Raises:
+            TypeError, SchemaError: as `select` does.
+        """
+        plain = _flat("with_columns", expressions)
+        if wrong := [e for e in plain if not is_polars(e)]:
+            raise TypeError(f"with_columns() takes Polars expressions, got {wrong[0]!r}")
+        for name, value in named.items():
+            if not is_polars(value) and not isinstance(value, (bool, int, float)):
+                raise TypeError(f"with_columns({name}=...) takes a Polars expression, a number or a bool, got {value!r}; text: pl.lit(...) or pl.col(...)")
+        if not plain and not named:
+            raise TypeError("with_columns() takes at least one expression")
+        options = tuple((name, FrameExpr.of(value) if is_polars(value) else value) for name, value in named.items())
+        return self._stepped(FrameCall("with_columns", _expressions("with_columns", plain), options))
+
+    def sort(self, *by: Any, descending: bool | Sequence[bool] = False, nulls_last: bool | Sequence[bool] = False) -> Query:
+        """Sort by columns or Polars expressions, the first one first; rows that are equal in all of them keep their order.
+
+        Args:
+            descending, nulls_last: for all, or one for each of `by`.
+
+        Raises:
+            TypeError: nothing to sort by, or of another type.
+            ValueError: more or fewer of `descending`, `nulls_last` than of `by`.
+            SchemaError: as `select` does.
+        """
+        keys = _expressions("sort", _flat("sort", by, least=1))
+        options = tuple((name, _flags("sort", name, value, len(keys))) for name, value in (("descending", descending), ("nulls_last", nulls_last)))
+        return self._stepped(FrameCall("sort", keys, (*options, ("maintain_order", True))))
+
+    def sample(self, n: int | None = None, *, fraction: float | None = None, seed: int = 0) -> Query:
+        """Rows drawn without replacement, in their order; the same ones each time, for the same seed and rows.
+
+        Args:
+            n: how many (all, where there are fewer).
+            fraction: instead, the probability of each row, 0 to 1; rows are drawn one by one, nothing is held in memory.
+            seed: another seed draws other rows.
+
+        Raises:
+            TypeError, ValueError: not exactly one of `n` and `fraction`, or values out of range.
+        """
+        if (n is None) == (fraction is None):
+            raise TypeError("sample() takes either n or fraction")
+        if n is not None:
+            check_count("n", n)
+        elif isinstance(fraction, bool) or not isinstance(fraction, (int, float)):
+            raise TypeError(f"fraction must be a number, got {fraction!r}")
+        elif not 0 <= fraction <= 1:
+            raise ValueError(f"fraction must lie between 0 and 1, got {fraction}")
+        check_count("seed", seed)
+        return self._stepped(Sample(n, None if fraction is None else float(fraction), seed))
+
+    def unique(self, *columns: Any, keep: str = "first") -> Query:
+        """One row of those that are equal in `columns` (none: in all), in the order of the input.
+
+        Args:
+            keep: "first" or "last" of them, "any", or "none": rows that have an equal one go, too.
+
+        Raises:
+            TypeError: a column that is no str. ValueError: another `keep`. SchemaError: a column that is not there.
+        """
+        if keep not in ("first", "last", "any", "none"):
+            raise ValueError(f'keep is "first", "last", "any" or "none", got {keep!r}')
+        names = _flat("unique", columns)
+        if wrong := [name for name in names if not isinstance(name, str)]:
+            raise TypeError(f"unique() takes names of columns, got {wrong[0]!r}")
+        self._check(names, f"unique({', '.join(names)})")
+        return self._stepped(FrameCall("unique", (tuple(names) or None,), (("keep", keep), ("maintain_order", True))))
+
+    def group_by(self, *keys: Any) -> GroupedQuery:
+        """Groups of rows that are equal in these columns or Polars expressions, in the order of their first rows; `agg` makes rows of them.
+
+        Raises:
+            TypeError: no key, or of another type. SchemaError: a column that is not there.
+        """
+        found = _expressions("group_by", _flat("group_by", keys, least=1))
+        self._check_names(found, "group_by")
+        return GroupedQuery(self, found)
+
+    def join(
+        self,
+        other: Any,
+        on: Any = None,
+        how: str = "inner",
+        *,
+        left_on: Any = None,
+        right_on: Any = None,
+        suffix: str = "_right",
+        nulls_equal: bool = False,
+    ) -> Query:
+        """Rows of this query with those of another that have the same keys, in the order of this one, then of the other.
+
+        Args:
+            other: a query, or what `scan` takes (a frame, a table, a data set).
+            on: the keys in both: names or Polars expressions, one or several; or `left_on` here and `right_on` there.
+            how: "inner", "left", "right", "full", "semi", "anti" or "cross" (without keys).
+            suffix: of columns that both have, on those of `other`.
+            nulls_equal: whether nulls match each other.
+
+        Raises:
+            TypeError: no such `other`, keys of another type, or missing. ValueError: another `how`.
+            SchemaError: keys that are not there, or differ in type.
+        """
+        if how not in _JOINS:
+            raise ValueError(f"how is one of {', '.join(_JOINS)}, got {how!r}")
+        if not isinstance(suffix, str):
+            raise TypeError(f"suffix must be a str, got {suffix!r}")
+        right = other if isinstance(other, Query) else scan(other)
+        keys = {name: _keys(name, value) for name, value in (("on", on), ("left_on", left_on), ("right_on", right_on)) if value is not None}
+        if set(keys) not in ([set()] if how == "cross" else [{"on"}, {"left_on", "right_on"}]):
+            raise TypeError(f"join(how={how!r}) takes " + ("no keys" if how == "cross" else "on, or left_on and right_on"))
+        for name, found in keys.items():
+            if name != "right_on":
+                self._check_names(found, f"join({name})")
+            if name != "left_on":
+                right._check_names(found, f"join({name}) on the other side")
+        options = {**keys, "how": how, "suffix": suffix, "nulls_equal": nulls_equal, "maintain_order": _JOINS[how]}
+        return self._stepped(FrameCall("join", (right.plan,), tuple(options.items())))
+
+    def limit(self, count: int | None, offset: int = 0) -> Query:
+        """Skip `offset` rows, keep `count`; None: all.
+
+        Raises:
+            TypeError, ValueError: no integers, or negative.
+        """
+        if count is not None:
+            check_count("limit", count)
+        check_count("offset", offset)
         return Query(Limit(self.plan, count, offset))
+
+    def head(self, n: int = 5) -> Query:
+        """`limit(n)`."""
+        return self.limit(n)
+
+    def take(self, n: int) -> Query:
+        """`limit(n)`."""
+        return self.limit(n)
+
+    def offset(self, offset: int) -> Query:
+        """Skip this many rows.
+
+        Raises:
+            TypeError, ValueError: no integer, or negative.
+        """
+        return Query.limit(self, None, offset)
+
+    def slice(self, offset: int, limit: int | None = None) -> Query:
+        """Skip `offset` rows, keep `limit`; None: all."""
+        return Query.limit(self, limit, offset)
+
+    def row_groups(self, indices: Iterable[int]) -> Query:
+        """Read only these row groups of what is scanned, in ascending order.
+
+        Raises:
+            TypeError, ValueError: no numbers, or negative. IndexError: one that is not there.
+            PlanError: the source has no row groups.
+        """
+        from .formats.tables.parquet_file import checked_groups
+
+        groups = checked_groups(indices)
+        if groups is None:
+            return self
+        return Query(with_source(self.plan, lambda source: _grouped(source, sorted(groups))))
 
     # ----------------------------------------------------------------- ends
 
@@ -110,10 +313,13 @@ class Query:
         return lazy_plan(self.plan)
 
     def collect(self) -> list[dict[str, Any]]:
-        """The rows."""
-        return list(self)
+        """The rows, as dicts of Python values (as Polars gives them: dates are `datetime.date`). A source of Python records without
+        anything for Polars to do gives the records themselves.
+        """
+        return list(Query.__iter__(self))
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
+        """The rows one by one; a bounded number of them is in memory."""
         if self._of_records():
             yield from rows_below(optimize(self.plan).plan)
             return
@@ -131,12 +337,26 @@ class Query:
         return self.to_lazy().collect(engine="streaming")
 
     def iter_batches(self, rows: int = 8192) -> Iterator[dict[str, list[Any]]]:
-        """The columns of `rows` rows at a time (the last ones: what is left), as `collect_columns` gives them."""
+        """The columns of at most `rows` rows at a time, as `collect_columns` gives them.
+
+        Raises:
+            TypeError, ValueError: no integer, or less than 1.
+        """
         from .engine.relational import streamed
-        from .io.arguments import check_count
 
         check_count("rows", rows, least=1)
-        return (part.to_dict(as_series=False) for frame in streamed(self.to_lazy()) for part in frame.iter_slices(rows))
+        return (part.to_dict(as_series=False) for frame in streamed(self.to_lazy()) for part in frame.iter_slices(rows) if part.height)
+
+    def count(self) -> int:
+        """How many rows come out. Columns are read only where a condition needs them, nothing where the source knows its length."""
+        known = record_count(rewrite(self.plan, PUSHDOWN).plan)
+        if known is not None:
+            return known
+        if self._of_records():
+            return sum(1 for _ in Query.__iter__(self))
+        import polars as pl
+
+        return int(self.to_lazy().select(pl.len()).collect(engine="streaming").item())
 
     def collect_arrow(self) -> pa.Table:
         """The rows as a pyarrow Table."""
@@ -144,7 +364,9 @@ class Query:
             return reader.read_all()
 
     def collect_arrow_reader(self) -> pa.RecordBatchReader:
-        """The rows as a stream of record batches; a bounded number of them is in memory at a time."""
+        """The rows as a stream of record batches; a bounded number of them is in memory at a time. The columns have the types of the
+        source where nothing is computed, else those that Polars gives.
+        """
         import pyarrow as pa
 
         from .engine.relational import arrow_batches
@@ -152,9 +374,52 @@ class Query:
         schema, batches = arrow_batches(self.plan)
         return pa.RecordBatchReader.from_batches(schema, batches)
 
-    def explain(self) -> str:
-        """The plan as written, the rules that fired, the plan as it runs."""
-        return explain(self.plan, optimize(self.plan))
+    def collect_arrow_stream(self) -> ArrowStream:
+        """The rows as an object with `__arrow_c_stream__`, which can be read once."""
+        return ArrowStream(self.collect_arrow_reader())
+
+    def collect_ipc(self) -> bytes:
+        """The rows as an Arrow IPC stream."""
+        import pyarrow as pa
+
+        sink = pa.BufferOutputStream()
+        with self.collect_arrow_reader() as reader, pa.ipc.new_stream(sink, reader.schema) as out:
+            for batch in reader:
+                out.write_batch(batch)
+        found: bytes = sink.getvalue().to_pybytes()
+        return found
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """The rows as an Arrow stream, a new one at each call; for writers, `pa.table(query)`, `pl.DataFrame(query)`."""
+        return self.collect_arrow_reader().__arrow_c_stream__(requested_schema)
+
+    def schema(self) -> Any:
+        """The Arrow schema of what comes out.
+
+        Raises:
+            SchemaError: a source of Python records whose fields have no types.
+        """
+        from .engine.relational import plan_schema
+
+        return plan_schema(self.plan)
+
+    def metadata(self) -> dict[str, Any]:
+        """What is known without reading rows: `source`, one line; `num_rows`, None where only reading tells it; `columns`, each with `name`,
+        `type_label` and `nullable`.
+        """
+        from .formats.tables.parquet import type_label
+
+        columns = [{"name": f.name, "type_label": type_label(f.type), "nullable": f.nullable} for f in Query.schema(self)]
+        *_, scan = walk(self.plan)
+        source = scan.source.describe() if isinstance(scan, Scan) else ""
+        return {"source": source, "num_rows": record_count(rewrite(self.plan, PUSHDOWN).plan), "columns": columns}
+
+    def explain(self) -> Any:
+        """The plan as written, the rules that fired, the plan as it runs, and the query that Polars makes of it, with what is pushed into
+        the scan.
+        """
+        text = explain(self.plan, rewrite(self.plan, PUSHDOWN))
+        return text if self._of_records() else f"{text}\nPolars query\n{indent(self.to_lazy().explain(), '  ')}"
 
     # ------------------------------------------------------------- plumbing
 
@@ -164,26 +429,143 @@ class Query:
         scan = nodes[-1]
         return isinstance(scan, Scan) and not scan.columnar and not any(isinstance(node, Relation) for node in nodes)
 
+    def as_source(self) -> Source:
+        """What else takes sources: a scan's own, else one of the rows."""
+        if isinstance(self.plan, Scan) and self.plan == Scan(self.plan.source):
+            return self.plan.source
+        from .engine.relational import RelationSource
+
+        return RelationSource(self.plan)
+
     def columns(self) -> list[str] | None:
-        """Column names, None when rows are Python objects."""
-        for node in walk(self.plan):
-            match node:
-                case Select():
-                    return list(node.columns)
-                case MapRecords():
-                    return None
-                case Relation():
-                    from .engine.relational import lazy_plan
+        """Names of the columns, None where only reading the rows tells them: of Python records."""
+        schema = self._known()
+        return None if schema is None else list(schema.names)
 
-                    return lazy_plan(node).collect_schema().names()
-                case Scan():
-                    if not node.columnar:
-                        return None
-                    schema: pa.Schema = node.source.schema()  # type: ignore[attr-defined]
-                    return list(schema.names)
-        return None
+    def _known(self) -> pa.Schema | None:
+        """The schema, where it is known without reading rows."""
+        *_, scan = walk(self.plan)
+        if not isinstance(scan, Scan) or not scan.columnar or any(isinstance(node, MapRecords) for node in walk(self.plan)):
+            return None
+        return Query.schema(self)
 
-    def _check(self, names: Any, reader: str) -> None:
+    def _check(self, names: Iterable[str], reader: str) -> None:
         known = self.columns()
         if known is not None and (missing := set(names) - set(known)):
             raise unknown_columns(missing, known, reader)
+
+    def _check_names(self, expressions: Iterable[Any], reader: str) -> None:
+        """The columns that names and expressions read."""
+        for value in expressions:
+            if isinstance(value, FrameExpr):
+                self._check(value.expr.meta.root_names(), f"{reader}({value})")
+            else:
+                self._check([value], f"{reader}({value!r})")
+
+    def _where(self, reader: str, given: Any, op: Any, value: Any) -> Query:
+        condition = as_condition(given, op, value, self._known(), reader)
+        if not isinstance(condition, FrameExpr):
+            return Query(Filter(self.plan, condition))
+        step = FrameCall("filter", (condition,))
+        made = self._stepped(step)
+        if (schema := self._known()) is not None:
+            check_filter(condition, schema, reader)
+        return made
+
+    def _stepped(self, step: FrameCall | Sample) -> Query:
+        """This query and one more step, whose columns and types are checked where those of this one are known."""
+        made = Query(Relation(self.plan, step))
+        known = self._known()
+        if known is None:
+            return made
+        if isinstance(step, FrameCall) and step.method != "join":
+            self._check_names((v for v in (*step.args, *(v for _, v in step.options)) if isinstance(v, FrameExpr)), step.method)
+        from .engine.relational import plan_schema
+
+        plan_schema(made.plan)
+        return made
+
+
+class GroupedQuery:
+    """Groups of a query's rows; `agg` says what becomes of each."""
+
+    def __init__(self, query: Query, keys: tuple[Any, ...]) -> None:
+        self._query, self._keys = query, keys
+
+    def agg(self, *expressions: Any, **named: Any) -> Query:
+        """One row for each group: its keys, then these Polars expressions over its rows.
+
+        Raises:
+            TypeError: no Polars expressions. SchemaError: a column that is not there, or of a type that does not fit.
+        """
+        found = _flat("agg", expressions)
+        if wrong := [e for e in (*found, *named.values()) if not is_polars(e)]:
+            raise TypeError(f"agg() takes Polars expressions, got {wrong[0]!r}")
+        values = (*_expressions("agg", found), *(FrameExpr.of(e.alias(name)) for name, e in named.items()))
+        self._query._check_names(values, "agg")
+        return self._query._stepped(FrameCall("group_by", self._keys, (("maintain_order", True),), FrameCall("agg", values)))
+
+    def __repr__(self) -> str:
+        return f"{self._query!r}\n  grouped by {', '.join(map(str, self._keys))}"
+
+
+class ArrowStream:
+    """Rows as an Arrow stream that can be read once, through `__arrow_c_stream__`."""
+
+    def __init__(self, reader: pa.RecordBatchReader) -> None:
+        self._reader: pa.RecordBatchReader | None = reader
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """The stream.
+
+        Raises:
+            RuntimeError: it was taken before.
+        """
+        reader, self._reader = self._reader, None
+        if reader is None:
+            raise RuntimeError("this stream was read before; collect_arrow_stream() gives a new one")
+        return reader.__arrow_c_stream__(requested_schema)
+
+
+_JOINS = {"inner": "left_right", "left": "left_right", "right": "right_left", "full": "left_right", "semi": "left", "anti": "left", "cross": "left_right"}
+"""Kinds of joins, and the order of their rows."""
+
+
+def _flat(method: str, values: Sequence[Any], least: int = 0) -> list[Any]:
+    """Arguments given one by one, or as one list."""
+    if len(values) == 1 and isinstance(values[0], (list, tuple)):
+        values = values[0]
+    if len(values) < least:
+        raise TypeError(f"{method}() takes at least {least} column or expression")
+    return list(values)
+
+
+def _expressions(method: str, values: Iterable[Any]) -> tuple[Any, ...]:
+    """Names and Polars expressions as values of a plan."""
+    found: list[Any] = []
+    for value in values:
+        if not isinstance(value, str) and not is_polars(value):
+            raise TypeError(f"{method}() takes names of columns and Polars expressions, got {value!r}")
+        found.append(value if isinstance(value, str) else FrameExpr.of(value))
+    return tuple(found)
+
+
+def _keys(name: str, value: Any) -> tuple[Any, ...]:
+    return _expressions(f"join({name}=...)", value if isinstance(value, (list, tuple)) else [value])
+
+
+def _flags(method: str, name: str, value: Any, count: int) -> Any:
+    if isinstance(value, bool):
+        return value
+    if not isinstance(value, (list, tuple)) or not all(isinstance(v, bool) for v in value):
+        raise TypeError(f"{method}({name}=...) takes a bool or a list of them, got {value!r}")
+    if len(value) != count:
+        raise ValueError(f"{method}({name}=...) takes one bool or {count}, one for each column, got {len(value)}")
+    return tuple(value)
+
+
+def _grouped(source: Source, groups: list[int]) -> Source:
+    found = source.row_groups(groups) if isinstance(source, ColumnarSource) else None
+    if found is None:
+        raise PlanError(f"row_groups() is for scans of files with row groups, not for {source.describe()}")
+    return found

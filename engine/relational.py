@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 from polars.io.plugins import register_io_source
 
-from .errors import PlanError, unknown_columns
-from .explain import function_name
+from .errors import PlanError, SchemaError, unknown_columns
+from .explain import function_name, node_text
 from .expr import All, AnyOf, Compare, Cond, ConstCond, IsIn, IsNull
 from .frame_calls import free_name
 from .plan import Filter, Limit, Plan, Relation, Scan, Select
@@ -234,8 +234,7 @@ def _lowered(plan: Plan, pass_: Pass) -> pl.LazyFrame:
     match plan:
         case Scan(source=source):
             if not isinstance(source, ColumnarSource):
-                assert isinstance(source, RowSource)
-                source = RowColumns(source)
+                source = RowColumns(cast(RowSource, source))
             return narrowed(source.lazy_frame(predicate=plan.predicate, pass_=pass_), plan.columns, None, plan.offset, plan.limit)
         case Filter(input=below, condition=Cond() as condition):
             return narrowed(_lowered(below, pass_), None, condition, 0, None)
@@ -250,15 +249,33 @@ def _lowered(plan: Plan, pass_: Pass) -> pl.LazyFrame:
     raise PlanError(f"{type(plan).__name__} cannot stand in a query")
 
 
+def plan_schema(plan: Plan) -> pa.Schema:
+    """The Arrow schema of what `arrow_batches` gives; no row is read, but of Python records.
+
+    Raises:
+        SchemaError: a step that does not fit the columns.
+    """
+    found = rewrite(plan, PUSHDOWN).plan
+    if isinstance(found, Scan):
+        return _scan_schema(found)
+    try:
+        return frame_schema(_lowered(found, FIRST_PASS).collect_schema())
+    except pl.exceptions.PolarsError as error:
+        raise SchemaError(f"{node_text(plan)[0]}: {str(error).splitlines()[0]}") from None
+
+
+def _scan_schema(scan: Scan) -> pa.Schema:
+    source = scan.source if isinstance(scan.source, ColumnarSource) else RowColumns(cast(RowSource, scan.source))
+    schema = source.schema()
+    check_columns(schema.names, scan.columns, scan.predicate)
+    return schema if scan.columns is None else pa.schema([schema.field(name) for name in scan.columns])
+
+
 def arrow_batches(plan: Plan, pass_: Pass = FIRST_PASS) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     """The rows of a plan without slots as Arrow: of a bare scan in the types of the source, else in those that Polars gives."""
     found = rewrite(plan, PUSHDOWN).plan
     if isinstance(found, Scan) and isinstance(found.source, ColumnarSource):
-        schema = found.source.schema()
-        if found.columns is not None:
-            check_columns(schema.names, found.columns, None)
-            schema = pa.schema([schema.field(name) for name in found.columns])
-        return schema, found.source.record_batches(
+        return _scan_schema(found), found.source.record_batches(
             columns=found.columns, predicate=found.predicate, limit=found.limit, offset=found.offset, pass_=pass_
         )
     query = _lowered(found, pass_)

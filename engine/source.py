@@ -126,6 +126,10 @@ class ColumnarSource(Source):
 
         return scanned(self, predicate, pass_)
 
+    def row_groups(self, groups: Sequence[int]) -> ColumnarSource | None:
+        """The same columns of these row groups only, ascending; None where there are none. IndexError: one that is not there."""
+        return None
+
     def take(self, rows: Sequence[int], columns: tuple[str, ...] | None) -> pa.RecordBatch | None:
         """These rows by number, or None when the source cannot be indexed."""
         return None
