@@ -49,6 +49,11 @@ def test_python_blocks(folder: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert scope["columns"]["id"] == list(range(3_010, 3_015))
     assert (scope["about"], scope["read"]) == (10, [0, 1])
     assert len(scope["table"]) == scope["left"] == sum(map(len, scope["heights"])) > 3 == len(scope["rows"])
+    assert (scope["first"], scope["examples"][1]) == ({"label": [1]}, {"label": [2]})
+    assert scope["boxes"] == [(8, 3)] * 5
+    assert [row["id"] for row in scope["found"]] == [*range(2, 40, 6), *range(5, 40, 6)]
+    assert scope["names"] == ["/camera/frames", "/camera/times"]
+    assert (scope["last"].shape, tuple(scope["frames"].shape), scope["crop"].shape) == ((48, 64), (19, 48, 64), (10, 32, 3))
     assert "max_pixels=10000" in capsys.readouterr().out
 
 
