@@ -510,7 +510,7 @@ class ParquetNamespace:
 
     def scan(self, path: Any) -> Any:
         """`dataio.scan_parquet`."""
-        from .parquet_query import scan_parquet
+        from .scans import scan_parquet
 
         return scan_parquet(path)
 

@@ -1,4 +1,4 @@
-"""`scan_parquet` and `ParquetQuery`: a Parquet file at any URI, filtered and cut as far as possible before it is read."""
+"""`ParquetQuery`: a Parquet file at any URI, filtered and cut as far as possible before it is read."""
 
 from __future__ import annotations
 
@@ -23,19 +23,6 @@ if TYPE_CHECKING:
     from .parquet_run import Run
 
 Row = dict[str, Any]
-
-
-def scan_parquet(path: Any) -> ParquetQuery:
-    """A query over a Parquet file; nothing is opened before it is collected.
-
-    Args:
-        path: a local path or URI, bytes-like, a `dataio.Reader` or an object whose `read()` returns bytes.
-
-    Raises:
-        nothing here. Every end of the query raises ValueError where the file is not Parquet, cut short or damaged, and
-        FileNotFoundError, OSError where it is missing or unreadable. (The reference raises OSError for a missing file.)
-    """
-    return ParquetQuery(path)
 
 
 @dataclass(frozen=True, eq=False)

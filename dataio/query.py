@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from .engine.source import Source
+    from .sources.late import SkippedPart
 
 
 def scan(source: Any) -> Query:
@@ -40,37 +41,6 @@ def scan(source: Any) -> Query:
     from .sources import as_source
 
     return Query(Scan(as_source(source)))
-
-
-def scan_tfrecord(
-    path: Any,
-    *,
-    schema: pa.Schema | None = None,
-    examples: int = 100,
-    compression: str | None = "auto",
-    on_corrupt: str = "raise",
-    max_record_bytes: int = 1 << 30,
-) -> Query:
-    """A query over TFRecord files, a column for each feature: read forwards, only the features that are used become columns.
-
-    Bytes are binary, numbers int64 or float32. A feature with one value in each of the first `examples` is a column of that type, any other
-    one a column of lists; an example that lacks it has a null. Conditions, limits and training are those of `scan`.
-
-    Args:
-        path: a path or URI, or several; patterns as `webdataset` takes them.
-        schema: of the columns; None finds it in the first `examples` examples, when it is first needed.
-        compression, on_corrupt, max_record_bytes: as for `iter_tfrecord`.
-
-    Raises:
-        TypeError, ValueError: options of other values. While it is read: what `iter_tfrecord` raises; SchemaError (a ValueError) where an
-            example does not fit the columns, which names the record.
-    """
-    from .sources.patterns import expanded
-    from .sources.tfrecord_columns import TFRecordColumns
-
-    check_count("examples", examples, least=1)
-    options = {"compression": compression, "on_corrupt": on_corrupt, "max_record_bytes": max_record_bytes}
-    return Query(Scan(TFRecordColumns(expanded(path, "scan_tfrecord"), schema, examples, options)))
 
 
 class Query:
@@ -303,6 +273,13 @@ class Query:
         if groups is None:
             return self
         return Query(with_source(self.plan, lambda source: _grouped(source, sorted(groups))))
+
+    @property
+    def skipped(self) -> tuple[SkippedPart, ...]:
+        """What scans with `on_corrupt="skip"` have left out so far, in this query and all others on the same scan: file, part, number of rows
+        (None where the damage hides it) and error. Each part is logged once, too (`dataio.sources`, a warning)."""
+        found = (getattr(node.source, "skipped", None) for node in walk(self.plan) if isinstance(node, Scan))
+        return tuple(part for skipped in found if skipped is not None for part in skipped.parts())
 
     # ----------------------------------------------------------------- ends
 

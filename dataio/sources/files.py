@@ -6,18 +6,32 @@ import glob as _glob
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from io import BytesIO, TextIOWrapper
 from typing import Any, TypeAlias
 
 from dataio.io.globbing import fixed_part, has_wildcards, matcher
 from dataio.io.resolve import read_source
-from dataio.io.store import open_store
+from dataio.io.store import ObjectInfo, open_store
 from dataio.io.uri import local_path
 
 from .records import RecordSource
 from .rows import SequenceRows
 
 Pattern: TypeAlias = str | os.PathLike[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A file that a pattern means.
+
+    Attributes:
+        uri: its path or URI.
+        info: what a listing told of it; None where it was not listed in a store.
+    """
+
+    uri: str
+    info: ObjectInfo | None
 
 
 def files(glob: Pattern | Sequence[Pattern], *, recursive: bool = True) -> RecordSource:
@@ -39,7 +53,7 @@ def files(glob: Pattern | Sequence[Pattern], *, recursive: bool = True) -> Recor
         raise TypeError(f"recursive must be a bool, got {recursive!r}")
     several = list(glob) if isinstance(glob, Iterable) and not isinstance(glob, (str, bytes)) else [glob]
     patterns = [_name("files", pattern) for pattern in several]
-    found = dict.fromkeys(path for pattern in patterns for path in sorted(_matches(pattern, recursive)))
+    found = dict.fromkeys(path for pattern in patterns for path in sorted(one.uri for one in find(pattern, recursive)))
     return RecordSource(SequenceRows(list(found), "files"))
 
 
@@ -108,39 +122,40 @@ def _name(what: str, path: Any) -> str:
     return name
 
 
-def _matches(pattern: str, recursive: bool) -> Iterator[str]:
+def find(pattern: str, recursive: bool) -> Iterator[Found]:
+    """The files that a pattern, file or folder means, in no order; arguments and errors as `files`."""
     local = local_path(pattern)
     if local is None:
         yield from _in_store(pattern, recursive)
         return
     pattern = os.fsdecode(local)
     if os.path.isfile(pattern):  # also a file whose name looks like a pattern
-        yield pattern
+        yield Found(pattern, None)
     elif os.path.isdir(pattern):
-        yield from _below(pattern, recursive)
+        yield from (Found(path, None) for path in _below(pattern, recursive))
     else:
-        yield from filter(os.path.isfile, _glob.iglob(pattern, recursive=recursive))
+        yield from (Found(path, None) for path in _glob.iglob(pattern, recursive=recursive) if os.path.isfile(path))
 
 
-def _in_store(pattern: str, recursive: bool) -> Iterator[str]:
+def _in_store(pattern: str, recursive: bool) -> Iterator[Found]:
     """The objects that a URI means: itself, those a pattern matches, or those in a folder."""
     store, key = open_store(pattern, bucket_alone=True)
     if key and not key.endswith("/") and store.exists(key):  # also an object whose key looks like a pattern
-        yield pattern
+        yield Found(pattern, None)
         return
     root = pattern.removesuffix(key)
     inside = key if not key or key.endswith("/") else f"{key}/"
     prefix = inside if inside == key or not has_wildcards(key) else fixed_part(key)
-    found = [info.key for info in store.list(prefix) if not info.is_prefix and not info.key.endswith("/")]
-    if prefix == inside or any(name.startswith(inside) for name in found):  # a folder, whatever its name looks like
+    found = [info for info in store.list(prefix) if not info.is_prefix and not info.key.endswith("/")]
+    if prefix == inside or any(info.key.startswith(inside) for info in found):  # a folder, whatever its name looks like
         prefix = inside
         matches = matcher(_glob.escape(inside) + ("**" if recursive else "*"))
     else:
         matches = matcher(key if recursive else key.replace("**", "*"))
     start = prefix.rfind("/") + 1  # names that are spelled out may be hidden ones
-    for name in found:
-        if matches(name) and name[start] != "." and "/." not in name[start:]:
-            yield root + name
+    for info in found:
+        if matches(info.key) and info.key[start] != "." and "/." not in info.key[start:]:
+            yield Found(root + info.key, info)
 
 
 def _below(folder: str, recursive: bool) -> Iterator[str]:

@@ -259,7 +259,7 @@ class IndexedSamples(IndexedSource):
             if shard.damage is not None:
                 told.warn(shard.uri, "damage", f"{shard.damage}; what is behind that is left out")
             gate = Gate(shard.uri, rules, told)
-            samples = _grouped(entries, gate, shard)
+            samples = samples_of(entries, gate, shard)
             gate.report()
             for members in samples:
                 self._shard.append(number)
@@ -302,7 +302,7 @@ class IndexedSamples(IndexedSource):
         return sample
 
 
-def _grouped(entries: Entries, gate: Gate, shard: ShardVersion) -> list[list[int]]:
+def samples_of(entries: Entries, gate: Gate, shard: ShardVersion) -> list[list[int]]:
     """The numbers of the entries of each sample; of a damaged shard without the one that may go on behind the damage."""
     admitted = (
         (number, *found)

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any
 
 import pyarrow as pa
 
 from dataio.engine.errors import OpError, SchemaError
-from dataio.engine.expr import Cond
+from dataio.engine.source import Pass
 from dataio.formats.tfrecord.example import Values, parse_example
 from dataio.formats.tfrecord.files import iter_payloads
 from dataio.formats.tfrecord.framing import TFRecordError
+from dataio.io.secrets import masked
 
-from .columnar import ArrowSource
+from .late import LateChunk, LateScan, Rows, Skipped, Test
 
 BATCH_ROWS, BATCH_BYTES = 1024, 16 << 20
 """Records of a batch, and bytes of their payloads behind which it ends."""
+SUFFIXES = (".tfrecord", ".tfrecords", ".tfrec", ".tfrecord.gz", ".tfrecords.gz")
 _TYPES = {bytes: pa.binary(), int: pa.int64(), float: pa.float32()}
 
 
-class TFRecordColumns(ArrowSource):
+class TFRecordColumns(LateScan):
     """Examples of TFRecord files, a column for each feature; read forwards, features that nobody asks for are not converted.
 
     Args:
@@ -31,8 +34,11 @@ class TFRecordColumns(ArrowSource):
         options: of `iter_payloads`.
     """
 
+    ahead = 2
+
     def __init__(self, files: list[str], schema: pa.Schema | None, examples: int, options: dict[str, Any]) -> None:
         self._files, self._options = files, options
+        self.skipped = Skipped() if options.get("on_corrupt") == "skip" else None
         self._schema = schema
         self._examples = examples
 
@@ -48,31 +54,58 @@ class TFRecordColumns(ArrowSource):
             self._schema = inferred(parse_example(payload) for payload in islice(payloads, self._examples))
         return self._schema
 
-    def read(self, columns: list[str] | None, predicate: Cond | None, rows: int | None, offset: int) -> Iterator[pa.RecordBatch]:
-        schema = self.schema()
-        if columns is not None:
-            schema = pa.schema([schema.field(name) for name in columns])
-        wanted = frozenset(schema.names)
-        batch: list[dict[str, Values]] = []
-        places: list[tuple[str, int]] = []
+    def chunks(self, test: Test, pass_: Pass) -> Iterator[LateChunk]:
+        batch: list[bytes] = []
+        places: list[tuple[str, int, int]] = []
         held = 0
-        for file, number, at, payload in islice(self._payloads(), offset, rows):
-            try:
-                batch.append(parse_example(payload, wanted))
-            except OpError as error:
-                raise TFRecordError(f"{file}: record {number} (byte {at:,}) is {error}", record=number, offset=at) from error
-            places.append((file, number))
+        for file, number, at, payload in self._payloads():
+            batch.append(payload)
+            places.append((file, number, at))
             held += len(payload)
             if len(batch) == BATCH_ROWS or held >= BATCH_BYTES:
-                yield _batch(schema, batch, places)
+                yield _Examples(self.schema(), batch, places)
                 batch, places, held = [], [], 0
         if batch:
-            yield _batch(schema, batch, places)
+            yield _Examples(self.schema(), batch, places)
 
     def _payloads(self) -> Iterator[tuple[str, int, int, bytes]]:
         for file in self._files:
-            for number, offset, payload in iter_payloads(file, **self._options):
+            for number, offset, payload in iter_payloads(file, **self._options, on_gaps=partial(self._gaps, file)):
                 yield file, number, offset, payload
+
+    def _gaps(self, file: str, places: int, size: int) -> None:
+        if self.skipped is not None:
+            self.skipped.add(file, f"{places:,} places, {size:,} bytes", None, "damaged records")
+
+
+class _Examples(LateChunk):
+    """Payloads whose checksums hold; parsed for each group of columns that is asked for."""
+
+    def __init__(self, schema: pa.Schema, payloads: list[bytes], places: list[tuple[str, int, int]]) -> None:
+        self._schema, self._payloads, self._places = schema, payloads, places
+
+    @property
+    def height(self) -> int:
+        return len(self._payloads)
+
+    @property
+    def place(self) -> tuple[str, str]:
+        first, last = self._places[0], self._places[-1]
+        return masked(first[0]), f"records {first[1]} to {last[1]}" + (f" of {masked(last[0])}" if last[0] != first[0] else "")
+
+    def read(self, names: Sequence[str], rows: Rows | None) -> pa.Table:
+        schema = pa.schema([self._schema.field(name) for name in names])
+        wanted = frozenset(names)
+        examples: list[dict[str, Values]] = []
+        places: list[tuple[str, int]] = []
+        for at in range(len(self._payloads)) if rows is None else rows.tolist():
+            file, number, offset = self._places[at]
+            try:
+                examples.append(parse_example(self._payloads[at], wanted))
+            except OpError as error:
+                raise TFRecordError(f"{file}: record {number} (byte {offset:,}) is {error}", record=number, offset=offset) from error
+            places.append((file, number))
+        return pa.Table.from_batches([_batch(schema, examples, places)])
 
 
 def inferred(examples: Iterator[dict[str, Values]]) -> pa.Schema:
@@ -114,6 +147,4 @@ def _batch(schema: pa.Schema, examples: list[dict[str, Values]], places: list[tu
         except (pa.ArrowException, TypeError, OverflowError) as error:
             first, last = places[0], places[-1]
             raise SchemaError(f"feature {name!r} of records {first[1]} ({first[0]}) to {last[1]} ({last[0]}) is not all {field.type}: {error}") from error
-    if not arrays:  # a batch without columns would lose its number of rows
-        return pa.RecordBatch.from_struct_array(pa.array([{}] * len(examples), pa.struct([])))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)

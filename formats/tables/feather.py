@@ -48,7 +48,7 @@ def read_feather_table(path: Any) -> pa.Table:
         with opened:
             start = opened.read(6)
             if start != MAGIC:
-                raise OpError(f"{name_of(path)} is no Arrow IPC file: {_seen(start)}")
+                raise not_feather(path, start)
             opened.seek(0)
             table = pa.ipc.open_file(opened).read_all()
             table.validate(full=True)
@@ -59,6 +59,11 @@ def read_feather_table(path: Any) -> pa.Table:
         if type(error) is OSError and error.errno is None:  # pyarrow's word for damaged messages
             raise OpError(f"{name_of(path)}: not an Arrow IPC file that can be read: {error}") from error
         raise
+
+
+def not_feather(path: Any, start: bytes) -> OpError:
+    """The error for a file that starts with other bytes."""
+    return OpError(f"{name_of(path)} is no Arrow IPC file: {_seen(start)}")
 
 
 def _seen(start: bytes) -> str:

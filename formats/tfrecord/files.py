@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import zlib
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import Any
 
@@ -125,15 +125,26 @@ def opened(source: Any, compression: str | None) -> Iterator[tuple[Fill, bytes]]
 
 
 def iter_payloads(
-    source: Any, *, compression: str | None = "auto", on_corrupt: str = "raise", max_record_bytes: int = MAX_RECORD
+    source: Any,
+    *,
+    compression: str | None = "auto",
+    on_corrupt: str = "raise",
+    max_record_bytes: int = MAX_RECORD,
+    on_gaps: Callable[[int, int], None] | None = None,
 ) -> Generator[tuple[int, int, bytes], None, None]:
-    """Number, offset and payload of each record, checked; arguments and errors are those of `iter_tfrecord`."""
+    """Number, offset and payload of each record, checked; arguments and errors are those of `iter_tfrecord`.
+
+    `on_gaps` is called at the end of a file of which something was left out, with the number of places and of bytes.
+    """
     if on_corrupt not in ("raise", "skip"):
         raise ValueError(f"on_corrupt is 'raise' or 'skip', got {on_corrupt!r}")
     if isinstance(max_record_bytes, bool) or not isinstance(max_record_bytes, int) or max_record_bytes < 1:
         raise ValueError(f"max_record_bytes is an integer of at least 1, got {max_record_bytes!r}")
     with opened(source, compression) as (fill, head):
-        yield from RecordStream(fill, name_of(source), head=head, skip=on_corrupt == "skip", max_record_bytes=max_record_bytes)
+        stream = RecordStream(fill, name_of(source), head=head, skip=on_corrupt == "skip", max_record_bytes=max_record_bytes)
+        yield from stream
+        if on_gaps is not None and stream.gaps:
+            on_gaps(stream.gaps, stream.skipped)
 
 
 @contextmanager

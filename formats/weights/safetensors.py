@@ -96,6 +96,22 @@ def read_header(reader: RangeReader) -> Header:
     return parse(header, reader.size)
 
 
+def read_tensor_infos(reader: RangeReader) -> list[tuple[str, str, tuple[int, ...], int, int]]:
+    """(name, dtype, shape, bytes, offset in the file) of every tensor, in the order of the header.
+
+    Types have torch's names, those of less than a byte the format's. Errors as `read_header`.
+    """
+    text = read_header_text(reader)
+    places = _parse(text, reader.size)
+    found = []
+    for name, entry in json.loads(text).items():
+        if name == "__metadata__":
+            continue
+        begin, end = entry["data_offsets"]
+        found.append((name, DTYPES.get(entry["dtype"], entry["dtype"]), places[name].shape, end - begin, places[name].offset))
+    return found
+
+
 def read_header_text(reader: RangeReader) -> bytes:
     """The JSON of the header, not looked at yet; errors as `read_header`."""
     first = reader.read(0, min(reader.size, FIRST_READ))

@@ -1,0 +1,137 @@
+"""Parquet files as one scan: row groups as chunks, left out by their statistics; local files are scanned by Polars itself."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.types as kinds
+
+from dataio.engine.expr import Cond
+from dataio.engine.relational import narrowed
+from dataio.engine.source import FIRST_PASS, Pass
+from dataio.formats.tables.parquet_file import ParquetSource
+from dataio.io.uri import local_path
+from dataio.parquet_native import may_hold
+from dataio.parquet_run import held_alike
+
+from .file_set import Files, FilesOptions, FilesScan, OpenedFile
+from .files import Found
+from .late import LateChunk, Rows, Test
+
+SUFFIXES = (".parquet", ".pq", ".parq")
+
+
+class ParquetFiles(FilesScan):
+    """Several Parquet files. Rows have numbers, by the footers."""
+
+    what = "scan_parquet"
+    kept = 8  # row groups in memory: those of a window of shuffled blocks
+
+    def __init__(self, files: Files, options: FilesOptions) -> None:
+        super().__init__(files, options)
+        self.local = all(local_path(uri) is not None for uri in files.uris)
+        self.ahead = 2 if self.local else 4
+
+    def opened(self, found: Found) -> OpenedFile:
+        return _File(found.uri)
+
+    def indexed(self) -> bool:
+        return self.skipped is None
+
+    def lazy_frame(self, *, predicate: Cond | None = None, pass_: Pass = FIRST_PASS) -> pl.LazyFrame:
+        """Polars' own scan where it reads the files just as this one does."""
+        if not self._polars_reads():
+            return super().lazy_frame(predicate=predicate, pass_=pass_)
+        return narrowed(pl.scan_parquet(self.files.uris, glob=False, hive_partitioning=False), None, predicate, 0, None)
+
+    def _polars_reads(self) -> bool:
+        if not self.local or self.skipped is not None or self.options.on_schema == "union" or self._constants.num_columns:
+            return False
+        return all(held_alike(one.type) for one in self.file_schema())
+
+
+class _Open:
+    """A Parquet file for the threads that read its row groups, each with an opening of its own."""
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+        self._idle: list[ParquetSource] = []
+        self._lock = threading.Lock()
+
+    def take(self) -> ParquetSource:
+        """One that nobody else uses."""
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()
+        return ParquetSource(self.uri)
+
+    def give(self, source: ParquetSource) -> None:
+        """The next one may have it."""
+        with self._lock:
+            self._idle.append(source)
+
+    def __del__(self) -> None:
+        for source in self._idle:
+            source.close()
+
+
+class _File(OpenedFile):
+    def __init__(self, uri: str) -> None:
+        self._uri, self._open = uri, _Open(uri)
+        source = self._open.take()
+        self._schema, self._metadata = source.schema, source.metadata
+        self._open.give(source)
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._schema
+
+    def chunks(self, test: Test) -> Iterator[LateChunk]:
+        terms = test.clauses()
+        for number in range(self._metadata.num_row_groups):
+            group = self._metadata.row_group(number)
+            if not terms or self._may_hold(group, terms):
+                yield _RowGroup(self._open, number, group.num_rows)
+
+    def _may_hold(self, group: Any, terms: list[tuple[str, str, Any]]) -> bool:
+        leaves = {self._metadata.schema.column(number).path: number for number in range(len(self._metadata.schema))}
+
+        def chunk(name: str) -> tuple[Any, pa.DataType] | None:
+            number = leaves.get(name)
+            at = self._schema.get_field_index(name)
+            if number is None or at < 0 or kinds.is_nested(self._schema.field(at).type):
+                return None
+            return group.column(number), self._schema.field(at).type
+
+        usable = []
+        for name, op, value in terms:
+            found = chunk(name)
+            # A float's largest value in the statistics is none of its NaN, which Polars orders above all numbers.
+            if found is not None and not (kinds.is_floating(found[1]) and op in (">", ">=")):
+                usable.append((name, op, value))
+        return not usable or bool(may_hold([usable], chunk, group.num_rows))
+
+
+class _RowGroup(LateChunk):
+    def __init__(self, file: _Open, number: int, rows: int) -> None:
+        self._file, self._number, self._rows = file, number, rows
+
+    @property
+    def height(self) -> int:
+        return self._rows
+
+    @property
+    def place(self) -> tuple[str, str]:
+        return self._file.uri, f"row group {self._number}"
+
+    def read(self, names: Sequence[str], rows: Rows | None) -> pa.Table:
+        source = self._file.take()
+        try:
+            table = source.read([self._number], names)
+        finally:
+            self._file.give(source)
+        return table if rows is None else table.take(pa.array(rows))
