@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterable, Iterator, Sequence
 from textwrap import indent
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,7 @@ from .engine.plan import (
 from .engine.rewrite import rewrite
 from .engine.rules import PUSHDOWN, optimize
 from .engine.source import ColumnarSource
-from .engine.streams import rows_below
+from .engine.streams import BadRecord, rows_below
 from .io.arguments import check_count
 from .query_conditions import as_condition, check_filter, is_polars
 
@@ -285,8 +286,10 @@ class Query:
 
     def to_lazy(self) -> pl.LazyFrame:
         """The plan as a Polars query, which may go on in Polars; projection, conditions and limits reach the source."""
-        from .engine.relational import lazy_plan
+        from .engine.relational import lazy_plan, plan_schema
 
+        if not self._columnar():
+            plan_schema(self.plan)  # of Python records only now: errors that say what is there instead
         return lazy_plan(self.plan)
 
     def collect(self) -> list[dict[str, Any]]:
@@ -298,7 +301,11 @@ class Query:
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """The rows one by one; a bounded number of them is in memory."""
         if self._of_records():
-            yield from rows_below(optimize(self.plan).plan)
+            for record in rows_below(optimize(self.plan).plan):
+                if isinstance(record, BadRecord):  # an error of its row to a pipeline, which goes on
+                    record.error.add_note(f"{record.op} on the record {reprlib.repr(record.record)}")
+                    raise record.error
+                yield record
             return
         from .engine.relational import streamed
 
@@ -421,10 +428,11 @@ class Query:
 
     def _known(self) -> pa.Schema | None:
         """The schema, where it is known without reading rows."""
-        *_, scan = walk(self.plan)
-        if not isinstance(scan, Scan) or not scan.columnar or any(isinstance(node, MapRecords) for node in walk(self.plan)):
-            return None
-        return Query.schema(self)
+        return Query.schema(self) if self._columnar() else None
+
+    def _columnar(self) -> bool:
+        nodes = list(walk(self.plan))
+        return isinstance(nodes[-1], Scan) and nodes[-1].columnar and not any(isinstance(node, MapRecords) for node in nodes)
 
     def _check(self, names: Iterable[str], reader: str) -> None:
         known = self.columns()
@@ -455,7 +463,9 @@ class Query:
         known = self._known()
         if known is None:
             return made
-        if isinstance(step, FrameCall) and step.method != "join":
+        if isinstance(step, FrameCall) and step.method in ("select", "sort"):
+            self._check_names(step.args, step.method)
+        elif isinstance(step, FrameCall) and step.method in ("filter", "with_columns"):
             self._check_names((v for v in (*step.args, *(v for _, v in step.options)) if isinstance(v, FrameExpr)), step.method)
         from .engine.relational import plan_schema
 

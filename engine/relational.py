@@ -18,7 +18,6 @@ from polars.io.plugins import register_io_source
 from .errors import PlanError, SchemaError, unknown_columns
 from .explain import function_name, node_text
 from .expr import All, AnyOf, Compare, Cond, ConstCond, IsIn, IsNull
-from .frame_calls import free_name
 from .plan import Filter, Limit, Plan, Relation, Scan, Select
 from .rewrite import rewrite
 from .row_columns import RowColumns
@@ -234,7 +233,7 @@ def _lowered(plan: Plan, pass_: Pass) -> pl.LazyFrame:
     match plan:
         case Scan(source=source):
             if not isinstance(source, ColumnarSource):
-                source = RowColumns(cast(RowSource, source))
+                source = RowColumns.of(cast(RowSource, source))
             return narrowed(source.lazy_frame(predicate=plan.predicate, pass_=pass_), plan.columns, None, plan.offset, plan.limit)
         case Filter(input=below, condition=Cond() as condition):
             return narrowed(_lowered(below, pass_), None, condition, 0, None)
@@ -265,7 +264,7 @@ def plan_schema(plan: Plan) -> pa.Schema:
 
 
 def _scan_schema(scan: Scan) -> pa.Schema:
-    source = scan.source if isinstance(scan.source, ColumnarSource) else RowColumns(cast(RowSource, scan.source))
+    source = scan.source if isinstance(scan.source, ColumnarSource) else RowColumns.of(cast(RowSource, scan.source))
     schema = source.schema()
     check_columns(schema.names, scan.columns, scan.predicate)
     return schema if scan.columns is None else pa.schema([schema.field(name) for name in scan.columns])
@@ -283,25 +282,52 @@ def arrow_batches(plan: Plan, pass_: Pass = FIRST_PASS) -> tuple[pa.Schema, Iter
 
 
 def _called(frame: pl.LazyFrame, condition: Callable[[Any], Any]) -> pl.LazyFrame:
-    """The rows, as dicts, for which a Python callable is true; what it raises gets a note that names the row."""
-    number = free_name("row", frame.collect_schema().names())
+    """The rows, as dicts, for which a Python callable is true; what it raises gets a note that names the row.
 
-    def kept(chunk: pl.DataFrame) -> pl.DataFrame:
-        numbers, rows = chunk[number], chunk.drop(number)
-        mask = []
-        for at, row in enumerate(rows.iter_rows(named=True)):
-            try:
-                mask.append(bool(condition(row)))
-            except Exception as error:
-                error.add_note(f"filter({function_name(condition)}) on row {numbers[at]}")
-                raise
-        return rows.filter(pl.Series(mask, dtype=pl.Boolean))
+    A scan of its own, so that it sees the rows one after another, and nothing passes it: it may read any column, and is to see no other rows.
+    """
 
-    schema = frame.collect_schema()
-    # Nothing may pass it: the callable may read any column and is to see no other rows.
-    return frame.with_row_index(number).map_batches(
-        kept, predicate_pushdown=False, projection_pushdown=False, slice_pushdown=False, schema=dict(schema), streamable=True
-    )
+    def kept() -> Iterator[pl.DataFrame]:
+        at = 0
+        for chunk in streamed(frame):
+            for part in chunk.iter_slices(1024):
+                mask = []
+                for row in part.iter_rows(named=True):
+                    try:
+                        mask.append(bool(condition(row)))
+                    except Exception as error:
+                        error.add_note(f"filter({function_name(condition)}) on row {at}")
+                        raise
+                    at += 1
+                yield part.filter(pl.Series(mask, dtype=pl.Boolean))
+
+    return frames_scan(kept, frame.collect_schema(), f"filter({function_name(condition)})")
+
+
+def frames_scan(frames: Callable[[], Iterator[pl.DataFrame]], schema: pl.Schema, name: str) -> pl.LazyFrame:
+    """A Polars scan of frames that have all columns; `frames()` starts anew, and is pulled no further than a row limit asks."""
+
+    def read(columns: list[str] | None, condition: pl.Expr | None, rows: int | None, batch: int | None) -> Iterator[pl.DataFrame]:
+        if rows == 0:
+            return
+        for frame in frames():
+            if rows is not None:  # rows are counted before the condition
+                frame = frame.head(rows)
+                rows -= frame.height
+            yield _asked(frame, columns, condition)
+            if rows == 0:
+                return
+
+    return register_io_source(read, schema=schema, is_pure=True, explain_name=name)
+
+
+def _asked(frame: pl.DataFrame, columns: list[str] | None, condition: pl.Expr | None) -> pl.DataFrame:
+    """What Polars wants of a chunk of a scan."""
+    if condition is not None:
+        frame = frame.filter(condition)
+    if columns is None:
+        return frame
+    return frame.select(columns) if columns else pl.DataFrame(height=frame.height)  # a select of nothing has no rows
 
 
 def scanned(source: ColumnarSource, predicate: Cond | None, pass_: Pass) -> pl.LazyFrame:
@@ -315,10 +341,7 @@ def scanned(source: ColumnarSource, predicate: Cond | None, pass_: Pass) -> pl.L
         if names == ():  # only the number of rows is asked; one column tells it
             names = (_cheapest(known),)
         for part in source.record_batches(columns=names, predicate=predicate, limit=rows, pass_=pass_):
-            frame = frame_of(part)
-            if condition is not None:
-                frame = frame.filter(condition)
-            yield frame if columns is None else frame.select(columns)
+            yield _asked(frame_of(part), columns, condition)
 
     return register_io_source(read, schema=schema, is_pure=True, explain_name=type(source).__name__)
 
@@ -341,34 +364,38 @@ def frame_of(data: pa.RecordBatch | pa.Table) -> pl.DataFrame:
 
 
 class RelationSource(ColumnarSource):
-    """The rows of a plan that Polars runs. Equal where the plans are."""
+    """The rows of a plan that Polars runs. Equal where the plans are.
+
+    Attributes:
+        plan: without slots.
+    """
 
     def __init__(self, plan: Plan) -> None:
-        self._plan = plan
+        self.plan = plan
         self._schema: pa.Schema | None = None
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, RelationSource) and self._plan == other._plan
+        return isinstance(other, RelationSource) and self.plan == other.plan
 
     def __hash__(self) -> int:
-        return hash(self._plan)
+        return hash(self.plan)
 
     def describe(self) -> str:
         from .explain import plan_text
 
-        return f"Polars query ({'; '.join(line.strip() for line in plan_text(self._plan).splitlines())})"
+        return f"Polars query ({'; '.join(line.strip() for line in plan_text(self.plan).splitlines())})"
 
     def length(self) -> int | None:
         from .plan import record_count
 
-        return record_count(self._plan)
+        return record_count(self.plan)
 
     def order_identity(self) -> Any:
-        return canonical_plan(self._plan)
+        return canonical_plan(self.plan)
 
     def schema(self) -> pa.Schema:
         if self._schema is None:
-            self._schema = frame_schema(lazy_plan(self._plan).collect_schema())
+            self._schema = frame_schema(lazy_plan(self.plan).collect_schema())
         return self._schema
 
     def record_batches(
@@ -380,7 +407,7 @@ class RelationSource(ColumnarSource):
         offset: int = 0,
         pass_: Pass = FIRST_PASS,
     ) -> Iterator[pa.RecordBatch]:
-        return lazy_query(lazy_plan(self._plan, pass_), columns, predicate, offset, limit)
+        return lazy_query(lazy_plan(self.plan, pass_), columns, predicate, offset, limit)
 
     def lazy_frame(self, *, predicate: Cond | None = None, pass_: Pass = FIRST_PASS) -> pl.LazyFrame:
-        return narrowed(lazy_plan(self._plan, pass_), None, predicate, 0, None)
+        return narrowed(lazy_plan(self.plan, pass_), None, predicate, 0, None)

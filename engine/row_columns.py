@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 
 from .errors import SchemaError
 from .expr import Cond
 from .source import FIRST_PASS, ColumnarSource, Pass, RowSource
+
+
+_KNOWN: WeakKeyDictionary[RowSource, pa.Schema] = WeakKeyDictionary()
 
 
 class RowColumns(ColumnarSource):
@@ -21,6 +25,16 @@ class RowColumns(ColumnarSource):
     def __init__(self, rows: RowSource) -> None:
         self._rows = rows
         self._schema: pa.Schema | None = None
+
+    @staticmethod
+    def of(rows: RowSource) -> RowColumns:
+        """The columns of a source; the types are found once for each."""
+        found = _KNOWN.get(rows)
+        made = RowColumns(rows)
+        if found is None:
+            _KNOWN[rows] = made.schema()
+        made._schema = _KNOWN[rows]
+        return made
 
     def describe(self) -> str:
         return self._rows.describe()

@@ -72,6 +72,9 @@ def relation_as_source(node: Relation) -> Plan | None:
     """Relation(x) -> Scan(Relation(x)): what Polars does is a columnar source to the stages above, which push into it."""
     from .relational import RelationSource
 
+    below = node.input
+    if isinstance(below, Scan) and isinstance(below.source, RelationSource) and below == Scan(below.source):
+        node = replace(node, input=below.source.plan)  # one query for several steps
     return Scan(RelationSource(node))
 
 
