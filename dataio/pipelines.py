@@ -16,6 +16,7 @@ from .engine.explain import function_name, key_text
 from .engine.expr import Cond
 from .engine.rules import optimize
 from .engine.signature import canonical_plan, signature
+from .look.text import SIZE
 from .sinks.methods import SinkMethods
 from .stages import (
     BatchStage,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from .aliases import Concurrency, OnFailure, Order, PinMemory, RaggedPolicy, ShardLike
     from .arrow_function import ArrowFunction
     from .loader import DataLoader
+    from .look.preview import Preview
 
 DEFAULT_PREFETCH = 4
 _SHAPES = "batch(...), collate(), group_by(...), bucket_by(...) or pack(...)"
@@ -214,6 +216,29 @@ class Pipeline:
         from .arrow_function import arrow_function
 
         return arrow_function(self, columns=columns, errors=errors, batch_rows=batch_rows, types=types, options=options)
+
+    def preview(self, records: Any, n: int = 8, *, size: int = SIZE, seed: int = 0) -> Preview:
+        """Run the first records, and show the value of each slot after every op: pictures, shapes, dtypes, ranges, nulls and failures.
+
+        The ops run as they are written, one record at a time, with the random draws that a run with this seed makes in its first epoch.
+        Batch transforms run last, on all of them as one batch; Python functions on batches do not run.
+
+        Args:
+            records: what `bind` takes.
+            n: records, 1 to 1,000.
+            size: pixels of the longer side of a picture, 8 to 1,024.
+            seed: of random ops.
+
+        Returns:
+            shown in notebooks; `save("x.html")` and `save("x.png")` write it to any URI. A record that fails is in its `failures`.
+
+        Raises:
+            TypeError, ValueError: arguments out of range, parameters that are not set, a source of no use, ops that do not fit together;
+                or what batch transforms raise.
+        """
+        from .look.stages import preview
+
+        return preview(self, records, n, size, seed)
 
     # ---------------------------------------------------------------- binding
 

@@ -16,13 +16,11 @@ from ..formats.image.header import read_header
 from ..formats.npy_header import check_payload, read_npy_header
 from ..inspect.kinds import HEAD, is_sound, kind_of
 from .pictures import Pixels, cross, fitted, heat_map, sound, waveform
-from .text import SHOWN, cut, human, number, one_line, short
+from .text import SHOWN, SIZE, cut, human, number, one_line, short
 
 Kind: TypeAlias = Literal["image", "sound", "heat map", "signal", "array", "number", "text", "bytes", "null", "object", "off", "failed"]
 Hint: TypeAlias = Literal["", "image", "sound"]
 
-SIZE = 128
-"""Pixels of the longer side of a picture, unless said otherwise."""
 LARGEST = 1 << 28
 """Bytes of an encoded value, or of a decoded sound, that is looked at; a larger one counts as failed."""
 _TEXT_BYTES = 1 << 16

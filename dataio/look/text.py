@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+SIZE = 128
+"""Pixels of the longer side of a picture, unless said otherwise."""
 SHOWN = 200
 """Characters of one value that are shown."""
 

@@ -1,0 +1,208 @@
+"""Previews of rows: those of a query, or of whatever a file holds."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..engine.batch import stem
+from ..engine.errors import DataioError
+from ..engine.explain import plan_text
+from ..engine.plan import Filter, Limit, Plan, Scan, Select, record_count, walk
+from ..formats.inputs import local_file
+from ..inspect.kinds import SOUNDS, kind_by_name, suffix_of
+from ..io.verbs import read
+from .cells import LARGEST, NULL, Cell, failed, look_at
+from .preview import Column, Preview, Table, check_size, label_of
+from .text import SIZE, plural
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from ..query import Query
+
+GLANCE = 5
+"""Rows that a query shows of itself in a notebook."""
+LOOKED_THROUGH = 256
+"""Rows of a source that are looked through for them, where there are conditions."""
+_KEYS = ("__key__", "key", "id", "name")
+_PATHS = ("path", "uri", "url", "file", "filename", "file_name", "image_path", "audio_path")
+
+
+def preview(query: Query, n: int, size: int) -> Preview:
+    """See `Query.preview`."""
+    check_size(n, size)
+    rows = first_rows(query, n)
+    total = record_count(query.plan)
+    notes = [plural(len(rows), "row") if total is None or total <= len(rows) else f"the first {len(rows):,} of {total:,} rows", _plan_line(query.plan)]
+    return of_rows(_title(query.plan), rows, size, notes=[note for note in notes if note])
+
+
+def glance(query: Query) -> Preview:
+    """A preview of a few rows, for which a bounded part of the source is read; of the plan alone where rows cannot be had so."""
+    plan = bounded(query.plan)
+    notes = [_plan_line(query.plan)]
+    if plan is not None:
+        from ..query import Query
+
+        try:
+            rows = first_rows(Query(plan), GLANCE)
+        except Exception as error:  # a notebook shows what it can of any query; an end raises this in full
+            return Preview(_title(query.plan), (), (*notes, f"{type(error).__name__}: {error}"))
+        if len(rows) < GLANCE and any(isinstance(node, Filter) for node in walk(plan)):
+            notes.append(f"{plural(len(rows), 'row')} found in the first {LOOKED_THROUGH:,} of the source; preview() looks on")
+        else:
+            notes.append(f"the first {plural(len(rows), 'row')}")
+        return of_rows(_title(query.plan), rows, SIZE // 2, notes=notes, local=True)
+    return Preview(_title(query.plan), (), (*notes, "nothing was read: preview() runs the query and shows rows"))
+
+
+def bounded(plan: Plan) -> Plan | None:
+    """A plan that gives the first rows of `plan` and reads few of the source; None where that takes the whole source.
+
+    Conditions look through the first `LOOKED_THROUGH` rows.
+    """
+    nodes = list(walk(plan))[::-1]
+    scan = nodes[0]
+    if not isinstance(scan, Scan) or _hides_conditions(scan) or not all(isinstance(node, (Filter, Limit, Select)) for node in nodes[1:]):
+        return None
+    found: Plan = Limit(replace(scan, predicate=None, limit=None, offset=0, columns=None), LOOKED_THROUGH)
+    if scan.predicate is not None:
+        found = Filter(found, scan.predicate)
+    if scan.sliced:
+        found = Limit(found, scan.limit, scan.offset)
+    if scan.columns is not None:
+        found = Select(found, scan.columns)
+    for node in nodes[1:]:
+        found = replace(node, input=found)  # type: ignore[type-var, call-arg]
+    return found if any(isinstance(node, Filter) for node in walk(found)) else plan
+
+
+def _hides_conditions(scan: Scan) -> bool:
+    """Whether the source looks for rows itself, as that of a `ParquetQuery` with conditions does."""
+    if not scan.columnar:
+        return False
+    from ..sources.parquet import ParquetQuerySource
+
+    return isinstance(scan.source, ParquetQuerySource) and scan.source.length() is None
+
+
+def _title(plan: Plan) -> str:
+    scan = list(walk(plan))[-1]
+    return scan.source.describe() if isinstance(scan, Scan) else type(scan).__name__
+
+
+def _plan_line(plan: Plan) -> str:
+    """The steps above the scan, on one line."""
+    steps = [line.strip() for line in plan_text(plan).splitlines()[1:]]
+    return f"plan: {' → '.join(['scan', *steps])}" if steps else ""
+
+
+# ------------------------------------------------------------------------- rows
+
+
+def first_rows(query: Query, n: int) -> list[Any]:
+    """The first `n` rows, as mappings where they are columns."""
+    from ..query import Query
+
+    head = Query(Limit(query.plan, n))
+    if head.columns() is None:
+        return list(islice(head, n))
+    return frame_rows(head.to_polars())
+
+
+def frame_rows(frame: pl.DataFrame) -> list[dict[str, Any]]:
+    """Rows whose tensors are arrays rather than lists of lists."""
+    columns = {series.name: _values(series) for series in frame}
+    return [{name: values[i] for name, values in columns.items()} for i in range(frame.height)]
+
+
+def _values(series: pl.Series) -> Sequence[Any]:
+    import polars as pl
+
+    dtype = series.dtype
+    if isinstance(dtype, (pl.Array, pl.List)) and _innermost(dtype).is_numeric():
+        if isinstance(dtype, pl.List) and isinstance(dtype.inner, pl.List):
+            return series.to_list()
+        return [None if item is None else np.asarray(item.to_numpy()) for item in (series[i] for i in range(len(series)))]
+    if isinstance(dtype, pl.Struct) and {field.name for field in dtype.fields} == {"data", "shape"}:
+        data, shapes = _values(series.struct.field("data")), series.struct.field("shape").to_list()
+        return [None if part is None or shape is None else {"data": part, "shape": shape} for part, shape in zip(data, shapes)]
+    return series.to_list()
+
+
+def _innermost(dtype: Any) -> Any:
+    while hasattr(dtype, "inner"):
+        dtype = dtype.inner
+    return dtype
+
+
+def of_rows(
+    title: str, rows: Sequence[Any], size: int = SIZE, *, notes: Sequence[str] = (), first: int = 0, local: bool = False
+) -> Preview:
+    """A preview of rows: mappings, or objects, which become one column.
+
+    Args:
+        first: position of the first of them.
+        local: files that a column names are read where they are local only.
+    """
+    fields: dict[str, list[Any]] = {}
+    for i, row in enumerate(rows):
+        for name, value in (row if isinstance(row, Mapping) else {"record": row}).items():
+            fields.setdefault(str(name), [None] * len(rows))[i] = value
+    keys = [_key(row) for row in rows]
+    labels = tuple(label_of(first + i, key) for i, key in enumerate(keys))
+    columns, failures = [], []
+    for name, values in fields.items():
+        cells = _cells(name, values, size, local)
+        columns.append(Column(name, cells))
+        for i, cell in enumerate(cells):
+            if cell.kind == "failed":
+                kind, _, message = cell.text.partition(": ")
+                failures.append({"record": first + i, "key": keys[i], "slot": name, "stage": "decode", "op": None, "type": kind, "message": message})
+    return Preview(title, (Table("", "rows", labels, tuple(columns)),), tuple(notes), tuple(failures))
+
+
+def _key(row: Any) -> str | None:
+    if not isinstance(row, Mapping):
+        return stem(row) if isinstance(row, os.PathLike) else None
+    for name in _KEYS:
+        if isinstance(row.get(name), (str, int)):
+            return str(row[name])
+    for name in _PATHS:
+        if isinstance(row.get(name), (str, os.PathLike)):
+            return stem(row[name])
+    return None
+
+
+def _cells(name: str, values: Sequence[Any], size: int, local: bool) -> tuple[Cell, ...]:
+    if _names_media(values):
+        return tuple(_read(value, size, local) for value in values)
+    return tuple(look_at(value, size) for value in values)
+
+
+def _names_media(values: Sequence[Any]) -> bool:
+    """Whether a column holds paths or URIs of images or sounds, and nothing else."""
+    named = [os.fspath(value) for value in values if isinstance(value, (str, os.PathLike))]
+    if not named or len(named) + sum(value is None for value in values) < len(values):
+        return False
+    return all(isinstance(name, str) and len(name) < 4096 and (kind_by_name(name) == "image" or suffix_of(name) in SOUNDS) for name in named)
+
+
+def _read(value: Any, size: int, local: bool) -> Cell:
+    if value is None:
+        return NULL
+    name = os.fspath(value)
+    if local and local_file(name) is None:
+        return look_at(name, size)
+    try:
+        data = read(name, max_response_bytes=LARGEST)
+    except (DataioError, OSError, ValueError, RuntimeError) as error:
+        return failed(f"{type(error).__name__}: {error}", size)
+    cell = look_at(data, size)
+    return cell if cell.kind == "failed" else replace(cell, text=stem(name))
