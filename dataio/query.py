@@ -27,6 +27,7 @@ from .engine.rules import PUSHDOWN, optimize
 from .engine.source import ColumnarSource
 from .engine.streams import BadRecord, rows_below
 from .io.arguments import check_count
+from .look.methods import LookMethods
 from .query_conditions import as_condition, check_filter, is_polars
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def scan(source: Any) -> Query:
     return Query(Scan(as_source(source)))
 
 
-class Query:
+class Query(LookMethods):
     """A lazy table: a plan without slots, compared by content. Every method returns a new query; nothing is read before an end is called
     (`collect`, `to_polars`, `count`, iteration, ...) or a pipeline bound to it.
 
