@@ -158,6 +158,8 @@ class SlotMethods:
         """Mirror the columns with probability `prob`; one draw."""
     def invert(self, *, prob: float = 1.0) -> Self:
         """Turn each value v into 255 - v, with probability `prob`; one draw."""
+    def mean(self) -> Self:
+        """The mean of all elements; of an image decoded with `mode="gray"` its brightness, 0 to 255."""
     def median_blur(self, *, radius: int = 1) -> Self:
         """Replace each value by the median of its channel over a square of side `2 * radius + 1`."""
     def mel_filterbank(
@@ -298,8 +300,12 @@ class SlotMethods:
         """Resize so that the short edge is `size`; the other is floor(edge * size / short)."""
     def select(self, arms: Any, /, *, default: Any | None = None) -> Self:
         """Run the body of the first condition that is true; nothing is drawn."""
+    def shape(self) -> Self:
+        """The shape: of an image as it was decoded, height, width and channels."""
     def sharpen(self, *, sigma: float = 1.0, amount: float = 1.0) -> Self:
         """Add `amount` times the difference to a blurred image: `trunc(clip(v + amount * (v - blur(v)), 0, 255))`."""
+    def sharpness(self) -> Self:
+        """The variance of the Laplacian of the luma: small for blurred images. Compare images of one size."""
     def soft_nms(
         self,
         *,
@@ -327,6 +333,8 @@ class SlotMethods:
         """Magnitudes or powers of the short-time Fourier transform, frame by frame, without centring or padding."""
     def squeeze(self, *, axis: int | None = None) -> Self:
         """Drop one axis of size 1, or all of them."""
+    def std(self) -> Self:
+        """The standard deviation of all elements (of the whole, not of a sample): the contrast of an image."""
     def trivial_augment_wide(self) -> Self:
         """Apply one op of those of `rand_augment`, at a magnitude uniform between none and the highest."""
     def unsqueeze(self, *, axis: int) -> Self:

@@ -130,6 +130,9 @@ def hflip(*, prob: float = 0.5) -> Transform:
 def invert(*, prob: float = 1.0) -> Transform:
     """Turn each value v into 255 - v, with probability `prob`; one draw."""
 
+def mean() -> Transform:
+    """The mean of all elements; of an image decoded with `mode="gray"` its brightness, 0 to 255."""
+
 def median_blur(*, radius: int = 1) -> Transform:
     """Replace each value by the median of its channel over a square of side `2 * radius + 1`."""
 
@@ -278,8 +281,14 @@ def resize_short(
 def select(arms: Any, /, *, default: Any | None = None) -> Transform:
     """Run the body of the first condition that is true; nothing is drawn."""
 
+def shape() -> Transform:
+    """The shape: of an image as it was decoded, height, width and channels."""
+
 def sharpen(*, sigma: float = 1.0, amount: float = 1.0) -> Transform:
     """Add `amount` times the difference to a blurred image: `trunc(clip(v + amount * (v - blur(v)), 0, 255))`."""
+
+def sharpness() -> Transform:
+    """The variance of the Laplacian of the luma: small for blurred images. Compare images of one size."""
 
 def soft_nms(
     *,
@@ -311,6 +320,9 @@ def spectrogram(
 
 def squeeze(*, axis: int | None = None) -> Transform:
     """Drop one axis of size 1, or all of them."""
+
+def std() -> Transform:
+    """The standard deviation of all elements (of the whole, not of a sample): the contrast of an image."""
 
 def symmetric_chw() -> Transform:
     """Pixels to [-1, 1]: `x * float32(2/255) - 1`."""

@@ -332,6 +332,8 @@ class Work:
                     self.result.bytes_read += block[i, ...].nbytes if written else value.nbytes  # type: ignore[index]
                 if written:
                     continue
+                if block is not None and isinstance(value, (np.generic, float, int)):
+                    value = np.asarray(value)  # a number is a tensor without axes where one was declared
                 if block is not None and _fits(value, block):
                     block[i, ...] = value
                 elif values is not None:

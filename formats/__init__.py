@@ -33,6 +33,7 @@ OP_MODULES = (
     "boxes.anchors",
     "boxes.suppression",
     "tensor",
+    "measure",
     "batch",
     "control",
 )

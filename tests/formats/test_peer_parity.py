@@ -197,6 +197,7 @@ PARITY = {
     "../test_conditionals.py": "choice select some_of sometimes",
     "test_policy.py": "auto_augment rand_augment trivial_augment_wide",
     "test_raw_text_npy.py": "array bytes npy passthrough",
+    "test_measure.py": "mean shape sharpness std",
     "test_spectral.py": "mel_filterbank mfcc spectrogram",
     "test_tensor.py": "gaussian_noise pad_axis patchify",
     "test_text_json.py": "json text",
