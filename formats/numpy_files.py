@@ -69,9 +69,10 @@ def read_numpy(src: Any, *, framework: str = "numpy", max_bytes: int | None = No
     ranges = open_ranges(src)
     try:
         with naming(src):
-            if bytes(ranges.read(0, min(4, ranges.size))) in ZIP_MAGICS:
+            head = ranges.read(0, min(HEAD, ranges.size))
+            if bytes(head[:4]) in ZIP_MAGICS:
                 return _Npz(ranges, src, framework, max_bytes)
-            array = _framed(_read_npy(ranges, max_bytes)[0], framework)
+            array = _framed(_read_npy(ranges, max_bytes, head)[0], framework)
     except BaseException:
         ranges.close()
         raise
@@ -92,9 +93,9 @@ def _read_many(sources: list[Any], framework: str, max_bytes: int | None) -> lis
     return found
 
 
-def _read_npy(ranges: RangeReader, max_bytes: int | None) -> tuple[np.ndarray, int]:
-    """The array, and where its elements begin in the file."""
-    head = memoryview(ranges.read(0, min(HEAD, ranges.size))).cast("B")
+def _read_npy(ranges: RangeReader, max_bytes: int | None, first: Any = None) -> tuple[np.ndarray, int]:
+    """The array, and where its elements begin in the file; `first` is what was read of its first `HEAD` bytes already."""
+    head = memoryview(ranges.read(0, min(HEAD, ranges.size)) if first is None else first).cast("B")
     if len(head) < (end := header_end(head)) <= ranges.size:
         head = memoryview(ranges.read(0, end)).cast("B")
     header = read_npy_header(head)
