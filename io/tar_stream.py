@@ -23,8 +23,8 @@ NAME_BYTES = 1 << 20
 """Bytes of the extended header (a long name, attributes) of one entry, at most."""
 WINDOW = 1 << 18
 """Bytes asked for at a time where headers are read over a network."""
-LOCAL_BYTES = 1 << 11
-"""Bytes read at a time of a local file: the headers behind a small entry come with its own."""
+LOCAL_BYTES = 3 * BLOCK
+"""Bytes read at a time of a local file: a small entry and the header behind it come with its own, and of large ones little else."""
 WIDEST = 1 << 23
 """Bytes asked for at a time where the entries are so small that nothing would be left out."""
 _ZEROS = bytes(BLOCK)

@@ -15,7 +15,7 @@ from dataio.io.file_objects import RangeFile
 
 from .file_set import Files, FilesOptions, FilesScan, OpenedFile
 from .files import Found
-from .late import LateChunk, Rows, Test
+from .late import Conditions, LateChunk, Rows
 
 SUFFIXES = (".feather", ".arrow", ".ipc")
 WINDOW = 1 << 16
@@ -68,7 +68,7 @@ class _File(OpenedFile):
     def schema(self) -> pa.Schema:
         return self._schema
 
-    def chunks(self, test: Test) -> Iterator[LateChunk]:
+    def chunks(self, test: Conditions) -> Iterator[LateChunk]:
         for number in range(self._batches):
             yield _Batch(self._uri, self._schema, number)
 

@@ -23,7 +23,7 @@ from dataio.io.uri import local_path
 
 from .file_set import Files
 from .files import Found
-from .late import LateChunk, LateScan, Rows, Test
+from .late import Conditions, LateChunk, LateScan, Rows
 
 CHUNK = 1024
 """Files of a chunk."""
@@ -52,7 +52,7 @@ class FileColumns(LateScan):
     def indexed(self) -> bool:
         return True
 
-    def chunks(self, test: Test, pass_: Pass) -> Iterator[LateChunk]:
+    def chunks(self, test: Conditions, pass_: Pass) -> Iterator[LateChunk]:
         found = self.files.found
         for start in range(0, len(found), CHUNK):
             yield _Some(found[start : start + CHUNK], start)

@@ -24,7 +24,7 @@ from dataio.io.secrets import masked
 from dataio.io.uri import HTTP_SCHEMES, local_path
 
 from .files import Found, find
-from .late import LateChunk, LateScan, Rows, Skipped, Test
+from .late import Conditions, LateChunk, LateScan, Rows, Skipped
 from .patterns import expanded
 
 OnSchema: TypeAlias = Literal["strict", "union"]
@@ -215,7 +215,7 @@ class OpenedFile(ABC):
         """Its columns."""
 
     @abstractmethod
-    def chunks(self, test: Test) -> Iterator[LateChunk]:
+    def chunks(self, test: Conditions) -> Iterator[LateChunk]:
         """Its rows, in order; those of a chunk in which `test` holds nowhere may be left out."""
 
     def close(self) -> None:  # noqa: B027 - most hold nothing
@@ -285,7 +285,7 @@ class FilesScan(LateScan):
             self._known = self._united() if self.options.on_schema == "union" else self._first()
         return self._known[0]
 
-    def chunks(self, test: Test, pass_: Pass) -> Iterator[LateChunk]:
+    def chunks(self, test: Conditions, pass_: Pass) -> Iterator[LateChunk]:
         schema = self.file_schema()
         kept = np.ones(len(self.files.found), np.bool_)
         if self._constants.num_columns:
@@ -293,7 +293,7 @@ class FilesScan(LateScan):
         for number in np.flatnonzero(kept).tolist():
             yield from self._of_file(number, schema, test)
 
-    def _of_file(self, number: int, schema: pa.Schema, test: Test) -> Iterator[LateChunk]:
+    def _of_file(self, number: int, schema: pa.Schema, test: Conditions) -> Iterator[LateChunk]:
         found = self.files.found[number]
         constants = self._constants.slice(number, 1)
         try:

@@ -141,14 +141,14 @@ class _Part:
         return kept
 
 
-class Test:
+class Conditions:
     """A condition in parts that all have to hold."""
 
     def __init__(self, parts: Sequence[_Part] = ()) -> None:
         self.parts = tuple(parts)
 
     @classmethod
-    def of(cls, condition: Cond | pl.Expr | None) -> Test:
+    def of(cls, condition: Cond | pl.Expr | None) -> Conditions:
         """The parts of a condition; None is always true."""
         if condition is None:
             return cls()
@@ -212,7 +212,7 @@ class LateScan(ColumnarSource):
     _recent: Recent[pa.Table] | None = None
 
     @abstractmethod
-    def chunks(self, test: Test, pass_: Pass) -> Iterator[LateChunk]:
+    def chunks(self, test: Conditions, pass_: Pass) -> Iterator[LateChunk]:
         """The chunks in the order of the rows. Those in which no row satisfies `test` may be left out."""
 
     def cost(self, name: str) -> int:
@@ -239,7 +239,7 @@ class LateScan(ColumnarSource):
     ) -> Iterator[pa.RecordBatch]:
         check_columns(self.schema().names, columns, predicate)
         names = list(self.schema().names if columns is None else columns)
-        test = Test.of(predicate)
+        test = Conditions.of(predicate)
         window = (offset, limit)
         tables = self._tables(names, test, after=window, pass_=pass_) if test else self._tables(names, test, before=window, pass_=pass_)
         for table in tables:
@@ -248,18 +248,18 @@ class LateScan(ColumnarSource):
     def lazy_frame(self, *, predicate: Cond | None = None, pass_: Pass = FIRST_PASS) -> pl.LazyFrame:
         known = self.schema()
         check_columns(known.names, None, predicate)
-        first = Test.of(predicate)
+        first = Conditions.of(predicate)
 
         def read(columns: list[str] | None, condition: pl.Expr | None, rows: int | None, batch: int | None) -> Iterator[pl.DataFrame]:
             names = known.names if columns is None else (columns or [min(known.names, key=self.cost)])
             window = (0, rows)  # Polars cuts before the condition that it hands down
-            more = Test.of(condition)
+            more = Conditions.of(condition)
             if rows is not None and first:
                 wanted = list(dict.fromkeys([*names, *more.columns()]))
                 found = self._tables(wanted, first, after=window, pass_=pass_)
                 found = (table.filter(pa.array(more.within(table))) if more else table for table in found)
             else:
-                found = self._tables(list(names), Test([*first.parts, *more.parts]), before=window, pass_=pass_)
+                found = self._tables(list(names), Conditions([*first.parts, *more.parts]), before=window, pass_=pass_)
             for table in found:
                 frame = pl.DataFrame(pl.from_arrow(table))
                 yield frame.select(names if columns is None else columns)
@@ -304,7 +304,7 @@ class LateScan(ColumnarSource):
     def _index(self) -> NDArray[np.int64]:
         """Number of the first row of each chunk, and of all rows."""
         if self._chunks is None:
-            chunks = list(self.chunks(Test(), FIRST_PASS))
+            chunks = list(self.chunks(Conditions(), FIRST_PASS))
             self._starts = np.cumsum([0, *(chunk.height for chunk in chunks)], dtype=np.int64)
             self._chunks = chunks
         return self._starts
@@ -314,7 +314,7 @@ class LateScan(ColumnarSource):
     def _tables(
         self,
         names: list[str],
-        test: Test,
+        test: Conditions,
         *,
         before: tuple[int, int | None] = (0, None),
         after: tuple[int, int | None] = (0, None),
@@ -331,7 +331,7 @@ class LateScan(ColumnarSource):
             if limit == 0 or left == 0:
                 return
             for chunk in self.chunks(test, pass_):
-                start, count = 0, -1
+                part, start, count = chunk, 0, 0
                 if offset or limit is not None:
                     height = chunk.height
                     start = min(offset, height)
@@ -340,23 +340,23 @@ class LateScan(ColumnarSource):
                     if not count:
                         continue
                     if count < height:
-                        chunk = CutChunk(chunk, np.arange(start, start + count, dtype=np.int64))
-                yield partial(job, chunk)
+                        part = CutChunk(chunk, np.arange(start, start + count, dtype=np.int64))
+                yield partial(job, chunk, part)
                 if limit is not None:
                     limit -= count
                 if limit == 0 or left == 0:
                     return
 
-        def job(chunk: LateChunk) -> pa.Table | None:
+        def job(chunk: LateChunk, part: LateChunk) -> pa.Table | None:
             nonlocal limit
             try:
-                return self._read(chunk, names, test, None if left is None else skip + left)
+                return self._read(part, names, test, None if left is None else skip + left)
             except OpError as error:
                 if self.skipped is None:
                     raise
                 self.skipped.add(*chunk.place, chunk.height, error)
                 if limit is not None:  # rows that were left out fill no window
-                    limit += chunk.height
+                    limit += part.height
                 return None
 
         for table in in_order(jobs(), 1 if single else self.ahead):
@@ -371,7 +371,7 @@ class LateScan(ColumnarSource):
             if table.num_rows:
                 yield table
 
-    def _read(self, chunk: LateChunk, names: list[str], test: Test, most: int | None) -> pa.Table | None:
+    def _read(self, chunk: LateChunk, names: list[str], test: Conditions, most: int | None) -> pa.Table | None:
         """The columns of the rows of one chunk that satisfy `test`, the first `most` of them; None without any."""
         rows: Rows | None = None
         table: pa.Table | None = None

@@ -20,7 +20,7 @@ from dataio.parquet_run import held_alike
 
 from .file_set import Files, FilesOptions, FilesScan, OpenedFile
 from .files import Found
-from .late import LateChunk, Rows, Test
+from .late import Conditions, LateChunk, Rows
 
 SUFFIXES = (".parquet", ".pq", ".parq")
 
@@ -90,7 +90,7 @@ class _File(OpenedFile):
     def schema(self) -> pa.Schema:
         return self._schema
 
-    def chunks(self, test: Test) -> Iterator[LateChunk]:
+    def chunks(self, test: Conditions) -> Iterator[LateChunk]:
         terms = test.clauses()
         for number in range(self._metadata.num_row_groups):
             group = self._metadata.row_group(number)

@@ -15,7 +15,7 @@ from dataio.io.uri import local_path
 
 from .file_set import Files, FilesOptions, FilesScan, OpenedFile
 from .files import Found
-from .late import LateChunk, Rows, Test
+from .late import Conditions, LateChunk, Rows
 
 SUFFIXES = (".safetensors",)
 SCHEMA = pa.schema(
@@ -58,7 +58,7 @@ class _File(OpenedFile):
     def schema(self) -> pa.Schema:
         return SCHEMA
 
-    def chunks(self, test: Test) -> Iterator[LateChunk]:
+    def chunks(self, test: Conditions) -> Iterator[LateChunk]:
         if self._tensors:
             yield _Tensors(self._uri, self._tensors)
 

@@ -24,7 +24,7 @@ from dataio.io.store import BytesLike
 
 from .file_set import Files, FilesOptions, FilesScan, OpenedFile
 from .files import Found
-from .late import LateChunk, Rows, Test
+from .late import Conditions, LateChunk, Rows
 from .shards import codec_of
 
 FIRST, BLOCK = 1 << 20, 16 << 20
@@ -109,7 +109,7 @@ class _File(OpenedFile):
     def schema(self) -> pa.Schema:
         return self._schema
 
-    def chunks(self, test: Test) -> Iterator[LateChunk]:
+    def chunks(self, test: Conditions) -> Iterator[LateChunk]:
         yield _Block(self._scan, self._uri, self._first, self._polars, True)
         for block in self._blocks:
             yield _Block(self._scan, self._uri, block, self._polars, False)

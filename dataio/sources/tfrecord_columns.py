@@ -16,7 +16,7 @@ from dataio.formats.tfrecord.files import iter_payloads
 from dataio.formats.tfrecord.framing import TFRecordError
 from dataio.io.secrets import masked
 
-from .late import LateChunk, LateScan, Rows, Skipped, Test
+from .late import Conditions, LateChunk, LateScan, Rows, Skipped
 
 BATCH_ROWS, BATCH_BYTES = 1024, 16 << 20
 """Records of a batch, and bytes of their payloads behind which it ends."""
@@ -54,7 +54,7 @@ class TFRecordColumns(LateScan):
             self._schema = inferred(parse_example(payload) for payload in islice(payloads, self._examples))
         return self._schema
 
-    def chunks(self, test: Test, pass_: Pass) -> Iterator[LateChunk]:
+    def chunks(self, test: Conditions, pass_: Pass) -> Iterator[LateChunk]:
         batch: list[bytes] = []
         places: list[tuple[str, int, int]] = []
         held = 0

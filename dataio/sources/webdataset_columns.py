@@ -23,7 +23,7 @@ from dataio.io.uri import local_path
 
 from .file_set import Files, FilesOptions, FilesScan, OpenedFile
 from .files import Found
-from .late import LateChunk, Rows, Test, in_order
+from .late import Conditions, LateChunk, Rows, in_order
 from .samples import Gate, Rules, Samples, Told
 from .shards import Shard, codec_of, is_packed, missing
 from .tar_index import Entries, ShardIndex, ShardVersion, samples_of
@@ -54,6 +54,7 @@ class WebDatasetFiles(FilesScan):
         self.told = Told()
         self._sizes: dict[str, int] = {}
         self._made: dict[str, tuple[ShardVersion, Entries]] = {}
+        self._last: dict[str, tuple[ShardVersion, Entries]] = {}
         if index is not None or index_all:
             made = ShardIndex.of(files.uris, skip_damage=self.skipped is not None, path=index)
             self._made = {shard.uri: (shard, entries) for shard, entries in zip(made.shards, made.entries, strict=True)}
@@ -67,8 +68,14 @@ class WebDatasetFiles(FilesScan):
         return _IndexedFile(self, shard, entries)
 
     def _indexed(self, uri: str) -> tuple[ShardVersion, Entries]:
+        kept = self._last.get(uri)
+        if kept is not None and kept[0].same(ShardVersion.now(uri)):
+            return kept
         made = ShardIndex.of([uri], skip_damage=self.skipped is not None)
-        return made.shards[0], made.entries[0]
+        found = made.shards[0], made.entries[0]
+        if not self._last or uri in self._last:  # the first one is opened for its columns, and then for its rows
+            self._last = {uri: found}
+        return found
 
     def file_schema(self) -> pa.Schema:
         if self.suffixes is not None and self._known is None:
@@ -91,7 +98,7 @@ class WebDatasetFiles(FilesScan):
         """Mean bytes of the entries by suffix."""
         self._sizes = {**sizes, **self._sizes}
 
-    def chunks(self, test: Test, pass_: Pass) -> Iterator[LateChunk]:
+    def chunks(self, test: Conditions, pass_: Pass) -> Iterator[LateChunk]:
         """The headers of the next shards are read ahead where they come over a network."""
         if self._made or self.ahead == 1 or any(map(_compressed, self.files.uris)):
             yield from super().chunks(test, pass_)
@@ -100,7 +107,7 @@ class WebDatasetFiles(FilesScan):
         for chunks in in_order((partial(self._chunks_of, at, schema, test) for at in range(len(self.files.found))), 2):
             yield from chunks
 
-    def _chunks_of(self, number: int, schema: pa.Schema, test: Test) -> list[LateChunk]:
+    def _chunks_of(self, number: int, schema: pa.Schema, test: Conditions) -> list[LateChunk]:
         return list(self._of_file(number, schema, test))
 
 
@@ -156,7 +163,7 @@ class _IndexedFile(OpenedFile):
     def schema(self) -> pa.Schema:
         return pa.schema([*_FIXED.items(), *((name, pa.large_binary()) for name in self._members)])
 
-    def chunks(self, test: Test) -> Iterator[LateChunk]:
+    def chunks(self, test: Conditions) -> Iterator[LateChunk]:
         ends = np.cumsum(self._bytes)
         start = 0
         while start < len(self._keys):
@@ -240,7 +247,7 @@ class _PackedFile(OpenedFile):
     def schema(self) -> pa.Schema:
         return pa.schema([*_FIXED.items(), *((name, pa.large_binary()) for name in self._suffixes)])
 
-    def chunks(self, test: Test) -> Iterator[LateChunk]:
+    def chunks(self, test: Conditions) -> Iterator[LateChunk]:
         part, self._first = self._first, []
         while part:
             yield _Carried(self._uri, self._number - len(part), part, self._scan.limit)
