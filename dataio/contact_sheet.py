@@ -45,7 +45,7 @@ def contact_sheet(
     rows = math.ceil(len(images) / columns)
     high, wide = (max(image.shape[axis] for image in images) for axis in (0, 1))
     lines = max(map(len, captions), default=0) if captions is not None else 0
-    below = LINE * lines + GAP if lines else 0
+    below = LINE * lines + 2 * GAP if lines else 0
     height, width = high + below + GAP, wide + GAP
     sheet = np.full((rows * height + GAP, columns * width + GAP, 3), BACKGROUND, np.uint8)
     for i, image in enumerate(images):

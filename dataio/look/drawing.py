@@ -10,7 +10,7 @@ import numpy as np
 from ..contact_sheet import clipped, contact_sheet, font
 from .pictures import Pixels
 from .preview import Column, Preview, Table, describe_failure
-from .text import one_line
+from .text import number, one_line
 
 EDGE = 12
 WIDEST = 2400
@@ -52,8 +52,11 @@ def short_values(table: Table, row: int) -> str:
     found = []
     for column in table.columns:
         cell = column.cells[row]
-        if not column.pictured and cell is not None and cell.kind in ("number", "text") and len(cell.text) <= 12 and cell.text not in table.labels[row]:
-            found.append(f"{one_line(column.name)} {cell.text}")
+        if cell is None or column.pictured or cell.kind not in ("number", "text"):
+            continue
+        shown = number(cell.range.low) if cell.type == "float" else cell.text
+        if len(shown) <= 12 and table.labels[row] not in (shown, f"{table.labels[row].partition(' ')[0]} · {shown}"):
+            found.append(f"{one_line(column.name)} {shown}")
     return ", ".join(found[:2])
 
 

@@ -17,7 +17,7 @@ from ..engine.plan import Filter, Limit, Plan, Scan, Select, record_count, walk
 from ..formats.inputs import local_file
 from ..inspect.kinds import SOUNDS, kind_by_name, suffix_of
 from ..io.verbs import read
-from .cells import LARGEST, NULL, Cell, failed, look_at
+from .cells import LARGEST, Cell, failed, look_at
 from .preview import Column, Preview, Table, check_size, label_of
 from .text import SIZE, plural
 
@@ -40,7 +40,7 @@ def preview(query: Query, n: int, size: int) -> Preview:
     rows = first_rows(query, n)
     total = record_count(query.plan)
     notes = [plural(len(rows), "row") if total is None or total <= len(rows) else f"the first {len(rows):,} of {total:,} rows", _plan_line(query.plan)]
-    return of_rows(_title(query.plan), rows, size, notes=[note for note in notes if note])
+    return of_rows(title_of(query.plan), rows, size, notes=[note for note in notes if note])
 
 
 def glance(query: Query) -> Preview:
@@ -53,13 +53,13 @@ def glance(query: Query) -> Preview:
         try:
             rows = first_rows(Query(plan), GLANCE)
         except Exception as error:  # a notebook shows what it can of any query; an end raises this in full
-            return Preview(_title(query.plan), (), (*notes, f"{type(error).__name__}: {error}"))
+            return Preview(title_of(query.plan), (), (*notes, f"{type(error).__name__}: {error}"))
         if len(rows) < GLANCE and any(isinstance(node, Filter) for node in walk(plan)):
             notes.append(f"{plural(len(rows), 'row')} found in the first {LOOKED_THROUGH:,} of the source; preview() looks on")
         else:
             notes.append(f"the first {plural(len(rows), 'row')}")
-        return of_rows(_title(query.plan), rows, SIZE // 2, notes=notes, local=True)
-    return Preview(_title(query.plan), (), (*notes, "nothing was read: preview() runs the query and shows rows"))
+        return of_rows(title_of(query.plan), rows, SIZE // 2, notes=notes, local=True)
+    return Preview(title_of(query.plan), (), (*notes, "nothing was read: preview() runs the query and shows rows"))
 
 
 def bounded(plan: Plan) -> Plan | None:
@@ -92,7 +92,8 @@ def _hides_conditions(scan: Scan) -> bool:
     return isinstance(scan.source, ParquetQuerySource) and scan.source.length() is None
 
 
-def _title(plan: Plan) -> str:
+def title_of(plan: Plan) -> str:
+    """What the plan scans."""
     scan = list(walk(plan))[-1]
     return scan.source.describe() if isinstance(scan, Scan) else type(scan).__name__
 
@@ -156,15 +157,17 @@ def of_rows(
         for name, value in (row if isinstance(row, Mapping) else {"record": row}).items():
             fields.setdefault(str(name), [None] * len(rows))[i] = value
     keys = [_key(row) for row in rows]
-    labels = tuple(label_of(first + i, key) for i, key in enumerate(keys))
     columns, failures = [], []
     for name, values in fields.items():
+        if _names_media(name, values):
+            keys = [stem(value) if key is None and _is_media(value) else key for key, value in zip(keys, values)]
         cells = _cells(name, values, size, local)
         columns.append(Column(name, cells))
         for i, cell in enumerate(cells):
             if cell.kind == "failed":
                 kind, _, message = cell.text.partition(": ")
                 failures.append({"record": first + i, "key": keys[i], "slot": name, "stage": "decode", "op": None, "type": kind, "message": message})
+    labels = tuple(label_of(first + i, key) for i, key in enumerate(keys))
     return Preview(title, (Table("", "rows", labels, tuple(columns)),), tuple(notes), tuple(failures))
 
 
@@ -181,22 +184,27 @@ def _key(row: Any) -> str | None:
 
 
 def _cells(name: str, values: Sequence[Any], size: int, local: bool) -> tuple[Cell, ...]:
-    if _names_media(values):
-        return tuple(_read(value, size, local) for value in values)
+    if _names_media(name, values):
+        return tuple(_read(value, size, local) if _is_media(value) else look_at(value, size) for value in values)
     return tuple(look_at(value, size) for value in values)
 
 
-def _names_media(values: Sequence[Any]) -> bool:
-    """Whether a column holds paths or URIs of images or sounds, and nothing else."""
-    named = [os.fspath(value) for value in values if isinstance(value, (str, os.PathLike))]
-    if not named or len(named) + sum(value is None for value in values) < len(values):
+def _names_media(name: str, values: Sequence[Any]) -> bool:
+    """Whether a column holds names of images or sounds, and nothing else; one that is called a path may hold other files too."""
+    given = [value for value in values if value is not None]
+    named = [value for value in given if _is_media(value)]
+    return bool(named) and (len(named) == len(given) or name in _PATHS)
+
+
+def _is_media(value: Any) -> bool:
+    """Whether it is a path or URI that ends like that of an image or a sound."""
+    if not isinstance(value, (str, os.PathLike)):
         return False
-    return all(isinstance(name, str) and len(name) < 4096 and (kind_by_name(name) == "image" or suffix_of(name) in SOUNDS) for name in named)
+    name = os.fspath(value)
+    return isinstance(name, str) and len(name) < 4096 and (kind_by_name(name) == "image" or suffix_of(name) in SOUNDS)
 
 
 def _read(value: Any, size: int, local: bool) -> Cell:
-    if value is None:
-        return NULL
     name = os.fspath(value)
     if local and local_file(name) is None:
         return look_at(name, size)

@@ -32,10 +32,10 @@ def short(value: Any, most: int = SHOWN) -> str:
 
 
 def number(value: float) -> str:
-    """A number in few characters: four significant digits, integers up to six digits whole."""
+    """A number in few characters: whole numbers below a million, and one digit behind the point from a thousand on; else four significant digits."""
     if isinstance(value, int) or (float(value).is_integer() and abs(value) < 1e6):
         return f"{int(value):,}" if abs(value) < 1e15 else f"{value:.4g}"
-    return f"{value:.4g}"
+    return f"{value:,.1f}" if 1e3 <= abs(value) < 1e6 else f"{value:.4g}"
 
 
 def human(size: int) -> str:
