@@ -6,19 +6,13 @@ client has several plausible ways, all are tried and the fastest counts.
 
 from __future__ import annotations
 
-import argparse
 import glob
-import json
 import os
-import resource
-import statistics
-import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-Way = Callable[[], int]
-"""Does the case once; gives the number of items that came (bytes, for the cases in GB/s)."""
+from ways import Case, Way, main
 
 LATENT_READS, LATENT_BATCH = 2_048, 32
 FILTER = ("height", ">", 1_948)
@@ -26,21 +20,13 @@ FILTER = ("height", ">", 1_948)
 WANTED = "name"
 
 
-class Case:
-    def __init__(self, args: argparse.Namespace) -> None:
-        self.name, self.data, self.workers, self.scratch = args.case, args.data, args.workers, args.scratch
+def shards_of(case: Case) -> list[str]:
+    return sorted(glob.glob(case.path("tar/*.tar")))
 
-    def path(self, name: str) -> str:
-        return str(self.data / name)
 
-    @property
-    def shards(self) -> list[str]:
-        return sorted(glob.glob(self.path("tar/*.tar")))
-
-    @property
-    def latents(self) -> list[str]:
-        files = sorted(glob.glob(self.path("latents/*.safetensors")))
-        return [files[i * 7919 % len(files)] for i in range(LATENT_READS)]
+def latents_read(case: Case) -> list[str]:
+    files = sorted(glob.glob(case.path("latents/*.safetensors")))
+    return [files[i * 7919 % len(files)] for i in range(LATENT_READS)]
 
 
 def total_of(tensors: Iterable[Any]) -> int:
@@ -64,7 +50,7 @@ def rows_of(loader: Any, slot: str) -> int:
 
 
 def latents_of_dataio(case: Case, module: Any) -> list[Way]:
-    records = [{"latent": path} for path in case.latents]
+    records = [{"latent": path} for path in latents_read(case)]
     chain = module.slot("latent").decode_safetensors(tensor_key="latent")
     pipe = module.pipeline(chain, module.batch(LATENT_BATCH, prefetch=4))
     loader = pipe.bind(records).run("torch")
@@ -72,7 +58,7 @@ def latents_of_dataio(case: Case, module: Any) -> list[Way]:
 
 
 def tar_of_dataio(case: Case, module: Any) -> list[Way]:
-    shards = case.shards
+    shards = shards_of(case)
 
     def once() -> int:
         image = module.slot("image").decode_image(mode="rgb").resize(h=224, w=224, interp="bilinear")
@@ -158,7 +144,7 @@ def tar_of_webdataset(case: Case) -> list[Way]:
         return torch.from_numpy(np.array(resized))
 
     def once() -> int:
-        samples = wds.WebDataset(case.shards, shardshuffle=False).decode("pil").to_tuple("jpg").map_tuple(pixels)
+        samples = wds.WebDataset(shards_of(case), shardshuffle=False).decode("pil").to_tuple("jpg").map_tuple(pixels)
         return sum(len(images) for (images,) in samples.batched(32))
 
     return [once]
@@ -280,38 +266,5 @@ OTHERS: dict[tuple[str, str], Callable[[Case], list[Way]]] = {
 }
 
 
-def ways_of(client: str, case: Case) -> list[Way]:
-    if client != "dataio":
-        return OTHERS[client, case.name](case)
-    import dataio
-
-    return OURS[case.name](case, dataio)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--client", required=True)
-    parser.add_argument("--case", required=True, choices=OURS)
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--scratch", type=Path, required=True)
-    parser.add_argument("--min-seconds", type=float, default=1.5)
-    args = parser.parse_args()
-    case = Case(args)
-    best, items = 0.0, 0
-    for way in ways_of(args.client, case):
-        items = way()  # the first time imports, connects and fills caches
-        seconds: list[float] = []
-        while len(seconds) < 3 or sum(seconds) < args.min_seconds:
-            began = time.perf_counter()
-            got = way()
-            seconds.append(time.perf_counter() - began)
-            if got != items:
-                raise SystemExit(f"{got} items came, {items} the first time")
-        best = max(best, items / statistics.median(seconds))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    print(json.dumps({"rate": best, "items": items, "peak_rss": peak}))
-
-
 if __name__ == "__main__":
-    main()
+    main(__doc__.splitlines()[0], OURS, OTHERS)
