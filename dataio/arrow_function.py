@@ -17,11 +17,12 @@ import pyarrow as pa
 
 from .arrow_columns import dense_column, is_ragged, missing_column, ragged_column, type_of_rows
 from .engine.batch import FinishedBatch, SlotColumn, describe_error
+from .engine.calls import type_after
 from .engine.errors import BatchError, PlanError, SchemaError, did_you_mean, unknown_columns
 from .engine.expr import Cond
 from .engine.physical import compile_chain
 from .engine.registry import OpSpec, adopt, carried
-from .engine.schema import OBJECT, type_of
+from .engine.schema import OBJECT, TensorType, dtype_name, type_of
 from .engine.source import FIRST_PASS, ColumnarSource, Pass
 from .engine.work import owned
 from .stages import BatchStage
@@ -161,6 +162,8 @@ class ArrowFunction:
             return self.types[chain.slot]
         if self._passes(chain):
             return given.field(chain.slot).type
+        if chain.decoder.name == "array" and not self.pipeline.map_records:
+            known = type_after(numbers_type(given.field(chain.slot).type, chain.decoder.arguments["dtype"]), chain.transforms)
         if (found := type_of_rows(known)) is not None:
             return found
         what = "gives Python values" if known.dtype == OBJECT else "has no dtype that is known before it runs"
@@ -218,6 +221,22 @@ class ArrowFunction:
 def _restored(ops: tuple[str | OpSpec, ...], *state: Any) -> ArrowFunction:
     adopt(ops)
     return ArrowFunction(*state)
+
+
+def numbers_type(column: pa.DataType, dtype: str | None) -> TensorType:
+    """What `decode_array` makes of a column of numbers, as far as the column's type tells it."""
+    test = pa.types
+    if isinstance(column, pa.FixedShapeTensorType):
+        return TensorType(tuple(column.shape), dtype or dtype_name(np.dtype(column.value_type.to_pandas_dtype())))
+    if test.is_boolean(column):
+        return TensorType((), dtype or "bool")
+    if test.is_floating(column):
+        return TensorType((), dtype or "float64")
+    if test.is_integer(column) and column != pa.uint64():  # large ones become uint64
+        return TensorType((), dtype or "int64")
+    if (test.is_list(column) or test.is_large_list(column)) and test.is_floating(column.value_type):
+        return TensorType((None,), dtype or "float64")
+    return TensorType(None, dtype)
 
 
 @dataclass(frozen=True, slots=True)
