@@ -103,11 +103,11 @@ def _data_commands(command: Callable[..., argparse.ArgumentParser], work: argpar
     command("schema", "what the records of a file are made of").add_argument("uri")
     stats = command("stats", "count what is inside: rows, values, samples, members, tensors, images")
     stats.add_argument("uris", nargs="+", metavar="uri")
-    preview = command("preview", "draw pictures of a data set on one sheet")
-    preview.add_argument("uris", nargs="+", metavar="uri", help="images, tar shards, or tables with a column of images")
-    preview.add_argument("-o", "--output", required=True, metavar="FILE", help="a path or URI, such as sheet.png")
-    preview.add_argument("-n", "--records", type=_count, default=64, metavar="N", help="pictures (%(default)s)")
-    preview.add_argument("--size", type=_count, default=128, metavar="PIXELS", help="of the longer side of each (%(default)s)")
+    preview = command("preview", "show records of a data set as pictures and tables, on one sheet or page")
+    preview.add_argument("uris", nargs="+", metavar="uri", help="images, sounds, tar shards, tables, TFRecord files, or any other file that head knows")
+    preview.add_argument("-o", "--output", required=True, metavar="FILE", help="a path or URI, such as sheet.png or page.html")
+    preview.add_argument("-n", "--records", type=_count, default=64, metavar="N", help="of them, at most 1000 (%(default)s)")
+    preview.add_argument("--size", type=_count, default=128, metavar="PIXELS", help="of the longer side of a picture (%(default)s)")
 
 
 def _count(text: str) -> int:

@@ -98,13 +98,17 @@ def _stats(args: argparse.Namespace) -> int:
 
 
 def _preview(args: argparse.Namespace) -> int:
-    from .inspect.sheet import preview
+    from .inspect.sheet import figures, preview
 
-    told = preview(args.uris, args.output, count=args.records, size=args.size)
+    found = preview(args.uris, count=args.records, size=args.size)
+    found.save(args.output)
+    told = figures(found)
     if args.json:
         return _shown({**told, "output": args.output}, True)
-    broken = f", {told['broken']} of them broken" if told["broken"] else ""
-    print(f"{told['pictures']} pictures{broken}: {args.output}")
+    parts = [plural(told["records"], "record")]
+    parts += [plural(told[name], name[:-1]) for name in ("pictures", "sounds") if told[name]]
+    parts += [f"{told['broken']:,} broken"] if told["broken"] else []
+    print(f"{', '.join(parts)}: {args.output}")
     return 0
 
 

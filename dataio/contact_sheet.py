@@ -32,7 +32,7 @@ def denormalise(
 def contact_sheet(
     images: Sequence[NDArray[np.uint8]], columns: int | None = None, captions: Sequence[Sequence[str]] | None = None
 ) -> NDArray[np.uint8]:
-    """Lay images out on one sheet, row by row; cells are as large as the largest image, and each image in the middle of its own.
+    """Lay images out on one sheet, row by row; cells are as large as the largest image, and with captions each image is in the middle of its own.
 
     Args:
         images: uint8[h, w, 3] each, at least one.
@@ -49,8 +49,9 @@ def contact_sheet(
     height, width = high + below + GAP, wide + GAP
     sheet = np.full((rows * height + GAP, columns * width + GAP, 3), BACKGROUND, np.uint8)
     for i, image in enumerate(images):
-        top = GAP + i // columns * height + (high - image.shape[0]) // 2
-        left = GAP + i % columns * width + (wide - image.shape[1]) // 2
+        top, left = GAP + i // columns * height, GAP + i % columns * width
+        if lines:
+            top, left = top + (high - image.shape[0]) // 2, left + (wide - image.shape[1]) // 2
         sheet[top : top + image.shape[0], left : left + image.shape[1]] = image
     return _captioned(sheet, captions, columns, (height, width), high) if captions is not None and lines else sheet
 

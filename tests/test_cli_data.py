@@ -229,23 +229,45 @@ def test_preview(tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]) 
         for i, data in enumerate(pictures):
             (folder / f"{i}.jpg").write_bytes(data)
     told = as_json(capsys, "preview", folder, "-o", tmp_path / "sheet.png", "--size", 32)
-    assert told == {"pictures": 5, "broken": 1, "output": str(tmp_path / "sheet.png")}
+    assert told == {"records": 5, "pictures": 5, "sounds": 0, "broken": 1, "output": str(tmp_path / "sheet.png")}
     with Image.open(tmp_path / "sheet.png") as sheet:
-        assert sheet.size == (3 * 36 + 4, 2 * 36 + 4)
+        red = np.asarray(sheet.convert("RGB")) == (200, 30, 30)
+        assert red.all(axis=2).sum() > 32  # the cross
 
 
 def test_preview_of_so_many_is_spread_over_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for i in range(8):
-        Image.new("RGB", (8, 8), (30 * i, 0, 0)).save(tmp_path / f"{i}.png")
+        Image.new("RGB", (8, 8), (30 * i, 255, 0)).save(tmp_path / f"{i}.png")
     run(capsys, "preview", tmp_path, "-o", tmp_path / "sheet.bmp", "-n", 4)
     with Image.open(tmp_path / "sheet.bmp") as sheet:
-        assert [sheet.getpixel(place)[0] for place in ((6, 6), (18, 6), (6, 18), (18, 18))] == [0, 60, 120, 180]
+        colours = {colour for _, colour in sheet.getcolors(1 << 24) if colour[1:] == (255, 0)}
+    assert colours == {(red, 255, 0) for red in (0, 60, 120, 180)}
 
 
-def test_preview_of_no_pictures(shelf: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["preview", str(shelf / "array.npy"), "-o", str(shelf / "sheet.png")]) == cli.FAILED
-    assert "no pictures" in capsys.readouterr().err
-    assert not (shelf / "sheet.png").exists()
+@pytest.mark.parametrize("name", HEADS)
+def test_preview_as_a_page_of_everything_that_head_knows(shelf: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    told = as_json(capsys, "preview", shelf / name, "-o", shelf / "page.html")
+    assert told["records"] > 0
+    assert told["broken"] == 0
+    assert told["pictures"] == {"shard.tar": 3, "picture.jpg": 1}.get(name, 0)
+    assert (shelf / "page.html").read_text().startswith("<!DOCTYPE html>")
+
+
+def test_preview_of_sounds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    soundfile = pytest.importorskip("soundfile")
+    (tmp_path / "a").mkdir()
+    for name in ("one.wav", "two.flac"):
+        soundfile.write(tmp_path / "a" / name, np.sin(np.arange(4000) / 7), 8000)
+    (tmp_path / "a" / "three.ogg").write_bytes(b"OggS and no more")
+    told = as_json(capsys, "preview", tmp_path / "a", "-o", tmp_path / "sheet.png")
+    assert (told["records"], told["sounds"], told["broken"]) == (3, 2, 1)
+
+
+def test_preview_of_nothing_that_is_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "notes.txt").write_text("nothing to look at")
+    assert cli.main(["preview", str(tmp_path / "notes.txt"), "-o", str(tmp_path / "sheet.png")]) == cli.FAILED
+    assert "no records" in capsys.readouterr().err
+    assert not (tmp_path / "sheet.png").exists()
 
 
 def test_every_command_in_a_store(s3_bucket: str, shelf: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""`dataio preview`: the pictures of a data set on one sheet."""
+"""`dataio preview`: the first records of files, of whatever kind, as a preview."""
 
 from __future__ import annotations
 
@@ -6,154 +6,148 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..contact_sheet import contact_sheet
 from ..engine.errors import OpError
-from ..formats.image.decode import image
-from ..formats.image.files import write_image
 from ..formats.inputs import read_bytes
 from ..io.arguments import check_count
+from ..look.cells import LARGEST, Cell, failed, look_at
+from ..look.preview import Preview, check_size
+from ..look.rows import frame_rows, of_rows
+from ..look.text import SIZE, human, plural
+from .checking import MODULES, module_of
 from .contents import naming_file
-from .kinds import HEAD, Target, kind_of, target_of
+from .kinds import HEAD, Target, is_sound, kind_of, target_of
 from .listing import UriLike, listed
 
-CELL = 128
-"""Pixels of the longer side of a picture on the sheet, unless said otherwise."""
-LARGEST = 1 << 28
-"""Bytes of an encoded picture; a larger one is shown as broken."""
-_BROKEN = (200, 30, 30)
+_CONTAINERS = ("tar", "parquet", "arrow", "tfrecord")
+"""Kinds of files that hold many records."""
 
 
-def preview(uris: UriLike | Sequence[UriLike], output: UriLike, *, count: int = 64, size: int = CELL) -> dict[str, int]:
-    """Draw pictures of a data set on a sheet: of a folder evenly spread over it, of tar shards and tables the first ones.
+def preview(uris: UriLike | Sequence[UriLike], *, count: int = 64, size: int = SIZE) -> Preview:
+    """Look at records of a data set: of image and sound files evenly spread over all, of tar shards, tables and others the first ones.
 
     Args:
-        uris: as `check` takes them: image files, tar shards, Parquet and Arrow tables with a column of encoded images (bytes, or
-            a struct with `bytes`, as Hugging Face datasets store them).
-        output: path or URI to write to; its suffix tells the format, PNG where it has none.
-        count: pictures, at most.
-        size: pixels of the longer side of each; smaller ones are not enlarged.
+        uris: as `check` takes them: image and sound files, tar shards, Parquet, Arrow and TFRecord files, and all else that `head` knows.
+        count: records, 1 to 1,000.
+        size: pixels of the longer side of a picture; smaller ones are not enlarged, sounds are twice as wide.
 
     Returns:
-        {"pictures": on the sheet, "broken": those of them that cannot be decoded, which are shown as a red cross}.
+        the preview; values that cannot be decoded are in its `failures`.
 
     Raises:
-        ValueError: there are no pictures.
-        OSError: unreadable, or the sheet cannot be written.
+        ValueError: nothing of a kind that is known, or a damaged file, which the message names.
+        OSError: unreadable.
     """
+    check_size(count, size)
     check_count("count", count, least=1)
-    check_count("size", size, least=8)
-    cells: list[NDArray[np.uint8]] = []
-    broken = 0
-    for data in _encoded(uris, count):
-        cell = None if data is None else _cell(data, size)
-        broken += cell is None
-        cells.append(_cross(size) if cell is None else cell)
-        if len(cells) == count:
-            break
-    if not cells:
-        raise OpError(f"{uris}: no pictures in there")
-    write_image(output, contact_sheet(cells))
-    return {"pictures": len(cells), "broken": broken}
-
-
-def _encoded(uris: UriLike | Sequence[UriLike], count: int) -> Iterator[Any]:
-    """Encoded pictures; None for one that is too large."""
     names, _ = listed(uris)
-    containers: list[str] = []
-    pictures: list[str] = []
+    rows: list[Any] = []
+    for row in _records(names, count, size):
+        rows.append(row)
+        if len(rows) == count:
+            break
+    if not rows:
+        raise OpError(f"{uris}: no records of a kind that is known")
+    title = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1:,} more"
+    return of_rows(title, rows, size, notes=[plural(len(rows), "record")])
+
+
+def figures(preview: Preview) -> dict[str, int]:
+    """{"records", "pictures" (images and other arrays that are drawn), "sounds", "broken": values that cannot be decoded}."""
+    cells = [cell for table in preview.tables for column in table.columns for cell in column.cells if cell is not None]
+    sounds = sum(cell.kind == "sound" for cell in cells)
+    broken = sum(cell.kind == "failed" for cell in cells)
+    return {"records": preview.records, "pictures": sum(cell.pixels is not None for cell in cells) - sounds, "sounds": sounds, "broken": broken}
+
+
+def _records(names: list[str], count: int, size: int) -> Iterator[Any]:
+    """Rows of the files: mappings, whose large values are cells already, so that no more than one is held."""
+    others: list[str] = []
+    single: list[str] = []
     for name in names:
-        kind = kind_of(name, b"").name
-        (containers if kind in ("tar", "parquet", "arrow") else pictures).append(name)
-    left = count
-    step = max(1.0, len(pictures) / count)
-    for number in range(min(count, len(pictures))):
-        target = target_of(pictures[int(number * step)])
-        if target.kind.name == "image":
-            left -= 1
-            yield read_bytes(target.uri) if target.size <= LARGEST else None
-        elif target.kind.name in ("tar", "parquet", "arrow"):
-            containers.append(target.uri)
-    for name in containers:
+        (others if kind_of(name, b"").name in MODULES and kind_of(name, b"").name != "image" else single).append(name)
+    step = max(1.0, len(single) / count)
+    for number in range(min(count, len(single))):
+        target = target_of(single[int(number * step)])
+        if target.kind.name == "image" or (not target.kind.name and is_sound(target.name, _start(target))):
+            yield {"key": target.name.rpartition("/")[2], "content": _content(target, size)}
+        elif target.kind.name in MODULES:
+            others.append(target.uri)
+    for name in others:
         target = target_of(name)
-        with naming_file(target):
-            for data in _of_tar(target) if target.kind.name == "tar" else _of_table(target) if target.kind.name in ("parquet", "arrow") else ():
-                if not left:
-                    return
-                left -= 1
-                yield data
+        if target.kind.name in MODULES:
+            with naming_file(target):
+                yield from _inside(target, count, size)
 
 
-def _of_tar(target: Target) -> Iterator[Any]:
-    from .tar import walk
+def _start(target: Target) -> bytes:
+    ranges = target.open()
+    try:
+        return bytes(ranges.read(0, min(HEAD, ranges.size)))
+    finally:
+        ranges.close()
 
+
+def _content(target: Target, size: int) -> Cell:
+    if target.size > LARGEST:
+        return failed(f"OpError: {human(target.size)}, too large to look at", size)
+    cell = look_at(read_bytes(target.uri), size)
+    # named like an image or a sound, and none
+    return cell if cell.pixels is not None else failed(f"OpError: {cell.text or cell.type}: not an image or a sound", size)
+
+
+def _inside(target: Target, count: int, size: int) -> Iterator[Any]:
+    """The first records of a file that holds many."""
+    kind = target.kind.name
+    if kind == "tar":
+        yield from _of_tar(target, size)
+    elif kind in ("parquet", "arrow"):
+        for row in _of_table(target):
+            yield {name: look_at(value, size) for name, value in row.items()}
+    elif kind == "tfrecord":
+        for record in module_of(kind).head(target, count):
+            if not isinstance(record, dict):
+                yield record
+                continue
+            yield {name: look_at(value[0] if isinstance(value, list) and len(value) == 1 else value, size) for name, value in record.items()}
+    else:
+        for record in module_of(kind).head(target, count):
+            yield np.asarray(record) if isinstance(record, list) else record
+
+
+def _of_tar(target: Target, size: int) -> Iterator[dict[str, Any]]:
+    from .tar import split, walk
+
+    key: str | None = None
+    sample: dict[str, Any] = {}
     with walk(target, contents=True) as entries:
         while (entry := entries.next()) is not None:
-            if entry.kind == "file" and kind_of(entry.name, b"").name == "image":
-                yield entries.read(entry) if entry.size <= LARGEST else None
+            parts = split(entry.name) if entry.kind == "file" else None
+            if parts is None:
+                continue
+            if parts[0] != key:
+                if key is not None:
+                    yield sample
+                key = parts[0]
+                sample = {"__key__": key}
+            sample[parts[1]] = look_at(entries.read(entry), size) if entry.size <= LARGEST else failed(f"OpError: {human(entry.size)}, too large to look at", size)
+    if key is not None:
+        yield sample
 
 
-def _of_table(target: Target) -> Iterator[Any]:
-    """The pictures of the first column that has any in its first rows."""
+def _of_table(target: Target) -> Iterator[dict[str, Any]]:
+    """Rows, some at a time: one may be large."""
+    import polars as pl
+
     from .tables import batch_of, opened, opened_arrow
 
     if target.kind.name == "parquet":
         with opened(target) as file:
-            column = _image_column(file.schema_arrow)
-            if column is not None:
-                for batch in file.iter_batches(16, columns=[column], use_threads=False):
-                    yield from _pictures(batch.column(0))
+            for batch in file.iter_batches(16, use_threads=False):
+                yield from frame_rows(pl.DataFrame(batch))
         return
     with opened_arrow(target) as file:
-        column = _image_column(file.schema)
-        if column is not None:
-            for number in range(file.num_record_batches):
-                yield from _pictures(batch_of(file, number).column(column))
-
-
-def _image_column(schema: Any) -> str | None:
-    """The first column of bytes, or of structs with `bytes`; one whose name says image before others."""
-    import pyarrow.types as types
-
-    def of_bytes(kind: Any) -> bool:
-        return bool(types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind))
-
-    fitting: list[str] = []
-    for field in schema:
-        kind = field.type
-        if of_bytes(kind) or (types.is_struct(kind) and kind.get_field_index("bytes") >= 0 and of_bytes(kind.field("bytes").type)):
-            fitting.append(field.name)
-    fitting.sort(key=lambda name: not any(word in name.lower() for word in ("image", "img", "jpg", "jpeg", "png", "picture", "photo")))
-    return fitting[0] if fitting else None
-
-
-def _pictures(column: Any) -> Iterator[Any]:
-    for value in column:  # one at a time: a row may be large
-        data = value.as_py()
-        if isinstance(data, dict):
-            data = data.get("bytes")
-        if data:
-            yield data if kind_of("", data[:HEAD]).name == "image" else None
-
-
-def _cell(data: Any, size: int) -> NDArray[np.uint8] | None:
-    """uint8[h, w, 3], neither side over `size`; None where it cannot be decoded."""
-    from PIL import Image
-
-    try:
-        pixels = image(data, mode="rgb", normalize="none", layout="hwc")
-    except OpError:
-        return None
-    picture = Image.fromarray(pixels)
-    picture.thumbnail((size, size))
-    return np.asarray(picture)
-
-
-def _cross(size: int) -> NDArray[np.uint8]:
-    """What stands for a broken picture."""
-    cell = np.full((size, size, 3), 255, np.uint8)
-    y, x = np.mgrid[:size, :size]
-    width = max(1, size // 32)
-    cell[(abs(y - x) <= width) | (abs(y + x - size + 1) <= width)] = _BROKEN
-    return cell
+        for number in range(file.num_record_batches):
+            batch = batch_of(file, number)
+            for first in range(0, batch.num_rows, 16):
+                yield from frame_rows(pl.DataFrame(batch.slice(first, 16)))

@@ -92,6 +92,8 @@ def look_at(value: Any, size: int = SIZE, hint: Hint = "") -> Cell:
 def _look_at(value: Any, size: int, hint: Hint) -> Cell:
     if value is None:
         return NULL
+    if isinstance(value, Cell):  # looked at already, where values are too large to be kept
+        return value
     if isinstance(value, (bool, np.bool_)):
         return Cell("number", str(bool(value)).lower(), "bool", range=Range(1, 0, float(value), float(value), float(value)))
     if isinstance(value, (int, float, np.integer, np.floating)):

@@ -116,8 +116,8 @@ def _staged(table: Table) -> list[Pixels]:
     for left, width, column in zip(lefts[1:], widths[1:], table.columns):
         facts = column.facts
         bad = f"{facts.failed:,} failed" if facts.failed else f"{facts.nulls:,} null" if facts.nulls else ""
-        for number, (line, colour) in enumerate(((column.name, _INK), (facts.type, _FAINT), (facts.range, _FAINT), (bad, _RED))):
-            _write(draw, (int(left) + 6, 5 + 16 * number), one_line(line), width - 12, colour, 12 if number == 0 else 11)
+        for place, (line, colour) in enumerate(((column.name, _INK), (facts.type, _FAINT), (facts.range, _FAINT), (bad, _RED))):
+            _write(draw, (int(left) + 6, 5 + 16 * place), one_line(line), width - 12, colour, 12 if place == 0 else 11)
     top = head
     for i, (label, height) in enumerate(zip(table.labels, heights)):
         draw.line((0, top, page.width, top), _LINE)
@@ -173,8 +173,8 @@ def _lines(lines: Sequence[str], size: int, colour: tuple[int, int, int]) -> Pix
     measure = font(size).getlength  # type: ignore[attr-defined]
     page = Image.new("RGB", (int(max(map(measure, texts))) + 4, (size + 6) * len(texts) + 2), (255, 255, 255))
     draw = ImageDraw.Draw(page)
-    for number, text in enumerate(texts):
-        draw.text((0, (size + 6) * number + 2), text, colour, font(size))
+    for place, text in enumerate(texts):
+        draw.text((0, (size + 6) * place + 2), text, colour, font(size))
     return np.asarray(page)
 
 
