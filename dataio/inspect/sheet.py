@@ -49,7 +49,7 @@ def preview(uris: UriLike | Sequence[UriLike], *, count: int = 64, size: int = S
     if not rows:
         raise OpError(f"{uris}: no records of a kind that is known")
     title = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1:,} more"
-    return of_rows(title, rows, size, notes=[plural(len(rows), "record")])
+    return of_rows(title, rows, size, notes=[plural(len(rows), "record")], files="none")
 
 
 def figures(preview: Preview) -> dict[str, int]:

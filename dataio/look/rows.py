@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -30,6 +30,9 @@ GLANCE = 5
 """Rows that a query shows of itself in a notebook."""
 LOOKED_THROUGH = 256
 """Rows of a source that are looked through for them, where there are conditions."""
+Files: TypeAlias = Literal["all", "local", "none"]
+_GONE = Cell("failed")
+"""What is read of a file that is not there."""
 _KEYS = ("__key__", "key", "id", "name")
 _PATHS = ("path", "uri", "url", "file", "filename", "file_name", "image_path", "audio_path")
 
@@ -58,7 +61,7 @@ def glance(query: Query) -> Preview:
             notes.append(f"{plural(len(rows), 'row')} found in the first {LOOKED_THROUGH:,} of the source; preview() looks on")
         else:
             notes.append(f"the first {plural(len(rows), 'row')}")
-        return of_rows(title_of(query.plan), rows, SIZE // 2, notes=notes, local=True)
+        return of_rows(title_of(query.plan), rows, SIZE // 2, notes=notes, files="local")
     return Preview(title_of(query.plan), (), (*notes, "nothing was read: preview() runs the query and shows rows"))
 
 
@@ -144,13 +147,12 @@ def _innermost(dtype: Any) -> Any:
 
 
 def of_rows(
-    title: str, rows: Sequence[Any], size: int = SIZE, *, notes: Sequence[str] = (), first: int = 0, local: bool = False
+    title: str, rows: Sequence[Any], size: int = SIZE, *, notes: Sequence[str] = (), files: Files = "all"
 ) -> Preview:
     """A preview of rows: mappings, or objects, which become one column.
 
     Args:
-        first: position of the first of them.
-        local: files that a column names are read where they are local only.
+        files: which files that a column names are read: "all", "local" ones, or "none".
     """
     fields: dict[str, list[Any]] = {}
     for i, row in enumerate(rows):
@@ -159,15 +161,15 @@ def of_rows(
     keys = [_key(row) for row in rows]
     columns, failures = [], []
     for name, values in fields.items():
-        if _names_media(name, values):
+        if files != "none" and _names_media(name, values):
             keys = [stem(value) if key is None and _is_media(value) else key for key, value in zip(keys, values)]
-        cells = _cells(name, values, size, local)
+        cells = _cells(name, values, size, files)
         columns.append(Column(name, cells))
         for i, cell in enumerate(cells):
             if cell.kind == "failed":
                 kind, _, message = cell.text.partition(": ")
-                failures.append({"record": first + i, "key": keys[i], "slot": name, "stage": "decode", "op": None, "type": kind, "message": message})
-    labels = tuple(label_of(first + i, key) for i, key in enumerate(keys))
+                failures.append({"record": i, "key": keys[i], "slot": name, "stage": "decode", "op": None, "type": kind, "message": message})
+    labels = tuple(label_of(i, key) for i, key in enumerate(keys))
     return Preview(title, (Table("", "rows", labels, tuple(columns)),), tuple(notes), tuple(failures))
 
 
@@ -183,10 +185,16 @@ def _key(row: Any) -> str | None:
     return None
 
 
-def _cells(name: str, values: Sequence[Any], size: int, local: bool) -> tuple[Cell, ...]:
-    if _names_media(name, values):
-        return tuple(_read(value, size, local) if _is_media(value) else look_at(value, size) for value in values)
-    return tuple(look_at(value, size) for value in values)
+def _cells(name: str, values: Sequence[Any], size: int, files: Files) -> tuple[Cell, ...]:
+    if files == "none" or not _names_media(name, values):
+        return tuple(look_at(value, size) for value in values)
+    read = [_read(value, size, files == "local") if _is_media(value) else None for value in values]
+    if all(cell is _GONE for cell in read if cell is not None):  # names without their folder, say
+        return tuple(look_at(value, size) for value in values)
+    return tuple(
+        look_at(value, size) if cell is None else failed(f"FileNotFoundError: no such file: {value}", size) if cell is _GONE else cell
+        for value, cell in zip(values, read)
+    )
 
 
 def _names_media(name: str, values: Sequence[Any]) -> bool:
@@ -210,6 +218,8 @@ def _read(value: Any, size: int, local: bool) -> Cell:
         return look_at(name, size)
     try:
         data = read(name, max_response_bytes=LARGEST)
+    except FileNotFoundError:
+        return _GONE
     except (DataioError, OSError, ValueError, RuntimeError) as error:
         return failed(f"{type(error).__name__}: {error}", size)
     cell = look_at(data, size)
