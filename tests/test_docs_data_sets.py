@@ -1,4 +1,4 @@
-"""docs/data-sets.md keeps its word: its Python and its commands run, and the files and tests that it names exist."""
+"""docs/data-sets.md keeps its word: its Python and its commands run. (That the files and tests it names exist, test_arch.py holds.)"""
 
 from __future__ import annotations
 
@@ -94,15 +94,6 @@ def test_commands(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "x: int64[6]" in shown["schema"].replace(".npy", "")
     assert json.loads(shown["stats"])["images"]["images"] == 20
     assert (folder / "sheet.png").read_bytes()[1:4] == b"PNG"
-
-
-def test_files_and_tests_exist() -> None:
-    files = set(re.findall(r"`((?:dataio|engine|io|formats|tests|scripts)/[\w/.]*)", TEXT))
-    assert len(files) > 30
-    assert sorted(name for name in files if not (ROOT / name).exists()) == []
-    modules = set(re.findall(r"(test_\w+)\.py", TEXT))
-    defined = set(re.findall(r"def (test_\w+)\(", "\n".join(path.read_text() for path in (ROOT / "tests").rglob("*.py"))))
-    assert sorted(set(re.findall(r"\btest_\w+", TEXT)) - modules - defined) == []
 
 
 @pytest.mark.parametrize(

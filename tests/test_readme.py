@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from PIL import Image
 
@@ -44,6 +45,7 @@ def scope(tmp_path: Path) -> dict[str, Any]:
         "records": [{"image": row["path"], **row} for row in rows],
         "bucket": f"memory://{tmp_path.name}",
         "photos": str(tmp_path),
+        "frame": pa.Table.from_pylist(rows),
         "damaged": [{"path": str(broken), "class_id": 0}, *rows[1:64]],
         "steps": [],
     }
@@ -61,6 +63,7 @@ def test_python_blocks(scope: dict[str, Any], capsys: pytest.CaptureFixture[str]
     assert (scope["part"], len(scope["found"]), scope["numbers"][:4]) == (b"hell", 71, b"0\n1\n")
     assert sum(shape[0] for shape in scope["remote"]) == 70
     assert (scope["array"].tolist(), len(scope["examples"])) == ([1.0] * 64, 2)
+    assert (scope["picture"].shape, [row["path"] for row in scope["few"]]) == ((300, 260, 1), [row["path"] for row in scope["rows"][:2]])
     assert [tuple(shape) for shape in scope["shapes"]] == [(32, 3, 128, 128)] * 2
 
 
