@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from textwrap import indent
 from typing import TYPE_CHECKING, Any
 
@@ -126,6 +126,49 @@ class Query(LookMethods):
             raise TypeError("with_columns() takes at least one expression")
         options = tuple((name, FrameExpr.of(value) if is_polars(value) else value) for name, value in named.items())
         return self._stepped(FrameCall("with_columns", _expressions("with_columns", plain), options))
+
+    def with_slots(
+        self,
+        *slots: Any,
+        on_failure: str = "null",
+        errors: str | None = None,
+        types: Mapping[str, pa.DataType] | None = None,
+        batch_rows: int | None = None,
+        workers: str = "auto",
+        **named: Any,
+    ) -> Query:
+        """Add decoded columns, made when they are asked for, in parallel, by the engine that runs pipelines.
+
+        `q.with_slots(dataio.slot("image").decode_image().resize(h=64, w=64))` replaces the column `image`, and
+        `q.with_slots(brightness=dataio.slot("path").decode_image(mode="gray").mean()).filter(pl.col("brightness") < 40)` finds the dark photos.
+        A slot that no later step or end asks for is not decoded, and only the columns that slots and later steps need are read. Conditions on other
+        columns are met first; the slots that a condition reads run before the others, which then decode only the rows that are left.
+
+        Tensors of one shape are columns of `arrow.fixed_shape_tensor` (in Polars an extension of `pl.Array`, whose flat values `.ext.storage()` gives),
+        0-d ones numbers, others structs of `data` and `shape`. A null in the column that a slot reads gives a null.
+
+        Args:
+            slots: slots, which replace the column that they read, or `slots(...)`.
+            named: slots whose columns get these names.
+            on_failure: what becomes of a row that a slot fails on. "null": nulls in the slots of the column that it read, and one warning on
+                `dataio.rows` at the end says how many and why the first; "skip": it is left out (so that all slots run, whatever is asked for);
+                "raise": BatchError.
+            errors: with "null", a new column with the reason of a failed row, null elsewhere.
+            types: Arrow types of slots whose dtype cannot be known ahead (`decode_npy` without `cast`, an op that infers nothing).
+            batch_rows: rows worked on together (64).
+            workers: "thread", "process" or "auto", as for `run`.
+
+        Raises:
+            TypeError, ValueError: no slots, a name twice, options of other values.
+            PlanError: an optional slot, unset parameters, ops that do not fit together.
+            SchemaError: a column that is not there, or a slot whose type is not known ahead.
+        """
+        from .query_slots import decode_slots
+
+        step = decode_slots(slots, named, on_failure=on_failure, errors=errors, types=types, batch_rows=batch_rows, workers=workers)
+        if (known := self._known()) is not None:
+            step.schema(known)
+        return Query(Relation(self.plan, step))
 
     def sort(self, *by: Any, descending: bool | Sequence[bool] = False, nulls_last: bool | Sequence[bool] = False) -> Query:
         """Sort by columns or Polars expressions, the first one first; rows that are equal in all of them keep their order.
