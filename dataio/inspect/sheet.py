@@ -91,7 +91,7 @@ def _start(target: Target) -> bytes:
 def _content(target: Target, size: int) -> Cell:
     if target.size > LARGEST:
         return failed(f"OpError: {human(target.size)}, too large to look at", size)
-    cell = look_at(read_bytes(target.uri), size)
+    cell = look_at(memoryview(read_bytes(target.uri)), size)
     # named like an image or a sound, and none
     return cell if cell.pixels is not None else failed(f"OpError: {cell.text or cell.type}: not an image or a sound", size)
 

@@ -71,13 +71,18 @@ def facts_rows(columns: Sequence[Column]) -> list[list[str]]:
 
 def text_rows(table: Table) -> list[list[str]]:
     """The columns without pictures, a row for each record, with their heading; empty without such columns."""
-    plain = [column for column in table.columns if not column.pictured]
+    plain = [column for column in table.columns if not column.pictured and not _is_label(table, column)]
     if not plain:
         return []
     rows = [["", *(one_line(column.name) for column in plain)]]
     for i, label in enumerate(table.labels):
         rows.append([label, *("" if (cell := column.cells[i]) is None else cell.text or cell.type for column in plain)])
     return rows
+
+
+def _is_label(table: Table, column: Column) -> bool:
+    """Whether the column says what the labels of the rows say."""
+    return all(cell is not None and label in (cell.text, f"{i} · {cell.text}") for i, (label, cell) in enumerate(zip(table.labels, column.cells)))
 
 
 def _rows(table: Table) -> list[Pixels]:
