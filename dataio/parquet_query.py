@@ -71,13 +71,18 @@ class ParquetQuery(Query):
         names = checked_names(columns)
         return replace(self, _columns=None if names is None else tuple(names))
 
-    def where(  # type: ignore[override]
-        self, expr: ParquetExpr | str, op: str | None = None, value: Any = None
-    ) -> ParquetQuery:
+    @overload  # type: ignore[override]
+    def where(self, expr: ParquetExpr) -> ParquetQuery: ...
+    @overload
+    def where(self, expr: str, op: str, value: Any = None) -> ParquetQuery: ...
+    @overload
+    def where(self, expr: Cond | Col | pl.Expr) -> Query: ...
+    def where(self, expr: Any, op: str | None = None, value: Any = None) -> Query:
         """Keep the rows for which a condition is true, along with those of before.
 
         Args:
-            expr: a condition (`dataio.parquet.col("h") > 2`), or the name of a column.
+            expr: a condition (`dataio.parquet.col("h") > 2`), or the name of a column. One of `dataio.cond` or a Polars expression gives a
+                plain `Query`, as `Query.filter` does.
             op: with a name: `= == eq`, `!= <> ne`, `< lt`, `<= le`, `> gt`, `>= ge`, `is_null`, `is_not_null`, `contains`, `starts_with`,
                 `ends_with`, `in is_in isin`, `not_in is_not_in notin`, `between is_between` (both ends included); case, spaces and
                 hyphens do not matter.
@@ -89,6 +94,8 @@ class ParquetQuery(Query):
         """
         if isinstance(expr, str):
             return replace(self, _conditions=(*self._conditions, condition(expr, op, value)))
+        if isinstance(expr, (Cond, Col)) or is_polars(expr):
+            return Query(self.plan).where(expr, op, value)
         if not isinstance(expr, ParquetExpr):
             raise TypeError(f"where() takes a condition, or (column, op, value), got {expr!r}")
         if op is not None or value is not None:
@@ -105,17 +112,15 @@ class ParquetQuery(Query):
         """Keep the rows for which a condition is true, or a callable returns something true.
 
         A callable gets a dict of the selected columns only, after all conditions; what it raises comes out with a note that
-        names the row. A condition of `dataio.cond` or a Polars expression gives a plain `Query`, as `Query.filter` does.
+        names the row. Anything else: as for `where`.
 
         Raises:
-            TypeError: none of these. ValueError, SchemaError: as `where`, `Query.filter` do.
+            TypeError: neither. ValueError: as `where` does.
         """
-        if isinstance(predicate, ParquetExpr) or (isinstance(predicate, str) and op is not None):
+        if isinstance(predicate, (ParquetExpr, Cond, Col)) or is_polars(predicate) or (isinstance(predicate, str) and op is not None):
             return self.where(predicate, op, value)
         if op is not None or value is not None:
             raise TypeError("filter() takes a condition alone, or (column, op, value)")
-        if isinstance(predicate, (Cond, Col)) or is_polars(predicate):
-            return Query(self.plan).filter(predicate)
         if not callable(predicate):
             raise TypeError(f"filter() takes a condition or a callable on a row, got {predicate!r}")
         return replace(self, _callables=(*self._callables, predicate))

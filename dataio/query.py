@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from textwrap import indent
 from typing import TYPE_CHECKING, Any
 
 from .engine.errors import PlanError, unknown_columns
 from .engine.explain import explain, plan_text
-from .engine.frame_calls import FrameCall, FrameExpr, Sample
+from .engine.frame_calls import FrameCall, FrameExpr, Sample, expressions_in
 from .engine.plan import (
     Filter,
     Limit,
@@ -28,7 +29,7 @@ from .engine.source import ColumnarSource
 from .engine.streams import BadRecord, rows_below
 from .io.arguments import check_count
 from .look.methods import LookMethods
-from .query_conditions import as_condition, check_filter, is_polars
+from .query_conditions import as_condition, check_step, is_polars
 
 if TYPE_CHECKING:
     import polars as pl
@@ -353,8 +354,9 @@ class Query(LookMethods):
             return
         from .engine.relational import streamed
 
-        for frame in streamed(self.to_lazy()):
-            yield from frame.iter_rows(named=True)
+        with self._naming():
+            for frame in streamed(self.to_lazy()):
+                yield from frame.iter_rows(named=True)
 
     def collect_columns(self) -> dict[str, list[Any]]:
         """The columns, as lists of Python values."""
@@ -362,7 +364,8 @@ class Query(LookMethods):
 
     def to_polars(self) -> pl.DataFrame:
         """The rows as a Polars frame."""
-        return self.to_lazy().collect(engine="streaming")
+        with self._naming():
+            return self.to_lazy().collect(engine="streaming")
 
     def iter_batches(self, rows: int = 8192) -> Iterator[dict[str, list[Any]]]:
         """The columns of at most `rows` rows at a time, as `collect_columns` gives them.
@@ -373,7 +376,14 @@ class Query(LookMethods):
         from .engine.relational import streamed
 
         check_count("rows", rows, least=1)
-        return (part.to_dict(as_series=False) for frame in streamed(self.to_lazy()) for part in frame.iter_slices(rows) if part.height)
+        query = self.to_lazy()
+
+        def parts() -> Iterator[dict[str, list[Any]]]:
+            with self._naming():
+                for frame in streamed(query):
+                    yield from (part.to_dict(as_series=False) for part in frame.iter_slices(rows) if part.height)
+
+        return parts()
 
     def count(self) -> int:
         """How many rows come out. Columns are read only where a condition needs them, nothing where the source knows its length."""
@@ -382,9 +392,10 @@ class Query(LookMethods):
             return known
         if self._of_records():
             return sum(1 for _ in Query.__iter__(self))
-        import polars as pl
+        from .engine.relational import lazy_count
 
-        return int(self.to_lazy().select(pl.len()).collect(engine="streaming").item())
+        with self._naming():
+            return lazy_count(self.plan)
 
     def collect_arrow(self) -> pa.Table:
         """The rows as a pyarrow Table."""
@@ -400,7 +411,12 @@ class Query(LookMethods):
         from .engine.relational import arrow_batches
 
         schema, batches = arrow_batches(self.plan)
-        return pa.RecordBatchReader.from_batches(schema, batches)
+
+        def named() -> Iterator[pa.RecordBatch]:
+            with self._naming():
+                yield from batches
+
+        return pa.RecordBatchReader.from_batches(schema, named())
 
     def collect_arrow_stream(self) -> ArrowStream:
         """The rows as an object with `__arrow_c_stream__`, which can be read once."""
@@ -451,6 +467,21 @@ class Query(LookMethods):
 
     # ------------------------------------------------------------- plumbing
 
+    @contextmanager
+    def _naming(self) -> Iterator[None]:
+        """What Polars says of files that it reads itself comes out as the error of a source that names the file."""
+        try:
+            yield
+        except BaseException as error:
+            if not type(error).__module__.startswith(("polars", "pyo3_runtime")):
+                raise
+            from .sources.late import LateScan
+
+            for node in walk(self.plan):
+                if isinstance(node, Scan) and isinstance(node.source, LateScan) and (found := node.source.named(error)) is not None:
+                    raise found from error
+            raise
+
     def _of_records(self) -> bool:
         """Whether the rows are a source's Python records, which stay what they are."""
         nodes = list(walk(self.plan))
@@ -459,11 +490,9 @@ class Query(LookMethods):
 
     def as_source(self) -> Source:
         """What else takes sources: a scan's own, else one of the rows."""
-        if isinstance(self.plan, Scan) and self.plan == Scan(self.plan.source):
-            return self.plan.source
-        from .engine.relational import RelationSource
+        from .sources.query import query_source
 
-        return RelationSource(self.plan)
+        return query_source(self.plan)
 
     def columns(self) -> list[str] | None:
         """Names of the columns, None where only reading the rows tells them: of Python records."""
@@ -495,11 +524,7 @@ class Query(LookMethods):
         condition = as_condition(given, op, value, self._known(), reader)
         if not isinstance(condition, FrameExpr):
             return Query(Filter(self.plan, condition))
-        step = FrameCall("filter", (condition,))
-        made = self._stepped(step)
-        if (schema := self._known()) is not None:
-            check_filter(condition, schema, reader)
-        return made
+        return self._stepped(FrameCall("filter", (condition,)))
 
     def _stepped(self, step: FrameCall | Sample) -> Query:
         """This query and one more step, whose columns and types are checked where those of this one are known."""
@@ -507,12 +532,11 @@ class Query(LookMethods):
         known = self._known()
         if known is None:
             return made
-        if isinstance(step, FrameCall) and step.method in ("select", "sort"):
-            self._check_names(step.args, step.method)
-        elif isinstance(step, FrameCall) and step.method in ("filter", "with_columns"):
-            self._check_names((v for v in (*step.args, *(v for _, v in step.options)) if isinstance(v, FrameExpr)), step.method)
         from .engine.relational import plan_schema
 
+        if isinstance(step, FrameCall) and step.method != "join":
+            self._check_names(step.args if step.method in ("select", "sort") else expressions_in(step), step.method)
+            check_step(step, known)
         plan_schema(made.plan)
         return made
 
@@ -533,7 +557,6 @@ class GroupedQuery:
         if wrong := [e for e in (*found, *named.values()) if not is_polars(e)]:
             raise TypeError(f"agg() takes Polars expressions, got {wrong[0]!r}")
         values = (*_expressions("agg", found), *(FrameExpr.of(e.alias(name)) for name, e in named.items()))
-        self._query._check_names(values, "agg")
         return self._query._stepped(FrameCall("group_by", self._keys, (("maintain_order", True),), FrameCall("agg", values)))
 
     def __repr__(self) -> str:

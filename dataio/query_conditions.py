@@ -16,7 +16,7 @@ import numpy as np
 from .engine import expr as engine
 from .engine.errors import SchemaError, unknown_columns
 from .engine.expr import Cond
-from .engine.frame_calls import FrameExpr
+from .engine.frame_calls import FrameCall, FrameExpr, expressions_in
 from .parquet_expr import (
     Both,
     Column,
@@ -119,7 +119,7 @@ def _found(name: str, schema: pa.Schema | None) -> tuple[tuple[str, ...], pa.Dat
     import pyarrow.types as kinds
 
     if schema is None:
-        return (name,), None
+        return tuple(name.split(".")), None
     if name in schema.names:
         return (name,), schema.field(name).type
     root, *fields = name.split(".")
@@ -169,6 +169,7 @@ class ColumnCondition(Cond):
 
     def to_polars(self, schema: Mapping[str, pl.DataType]) -> pl.Expr:
         import polars as pl
+        import pyarrow as pa
 
         from .engine.relational import frame_schema
         from .parquet_native import NoNativeFormError, native
@@ -177,12 +178,13 @@ class ColumnCondition(Cond):
         if root not in schema:
             raise unknown_columns([root], schema, reader=f"filter({self})")
         found = frame_schema(pl.Schema({root: schema[root]}))
-        path = self.path if self.kind is not None else _found(self.node.column, found)[0]
         kind = found.field(root).type
-        for name in path[1:]:
-            kind = kind.field(kind.get_field_index(name)).type
+        for name in self.path[1:]:
+            if (at := kind.get_field_index(name) if pa.types.is_struct(kind) else -1) < 0:
+                raise unknown_columns([self.node.column], schema, reader=f"filter({self})")
+            kind = kind.field(at).type
         read = pl.col(root)
-        for name in path[1:]:
+        for name in self.path[1:]:
             read = read.struct.field(name)
         try:
             return native(self.node, lambda name: (read, kind))
@@ -202,11 +204,7 @@ class ColumnCondition(Cond):
 
     def _value(self, get: Callable[[str], Any]) -> Any:
         value = get(self.path[0])
-        path = self.path[1:]
-        if self.kind is None and value is None and "." in self.node.column:  # where the dots were not looked up
-            root, *path = self.node.column.split(".")  # type: ignore[assignment]
-            value = get(root)
-        for name in path:
+        for name in self.path[1:]:
             value = value.get(name) if isinstance(value, Mapping) else None
         return value
 
@@ -251,20 +249,27 @@ def check_cond(given: Cond, schema: pa.Schema, reader: str) -> None:
         _check_kinds(of, schema.field(of).type, values, reader, days=False)
 
 
-def check_filter(given: FrameExpr, schema: pa.Schema, reader: str) -> None:
-    """Try a Polars expression on no rows: Polars compares types only when it runs."""
+def check_step(step: FrameCall, schema: pa.Schema) -> None:
+    """Try what Polars is to do on no rows: it compares types only when it runs.
+
+    Raises:
+        SchemaError: types that do not fit.
+    """
     import polars as pl
 
     from .engine.relational import frame_of
 
     try:
-        frame_of(schema.empty_table()).lazy().filter(given.expr).collect()
+        step.apply(frame_of(schema.empty_table()).lazy(), lambda plan: pl.LazyFrame()).collect()
     except (pl.exceptions.InvalidOperationError, pl.exceptions.ComputeError, pl.exceptions.SchemaError) as error:
         text = str(error).split("\n", 1)[0]
         if isinstance(error, pl.exceptions.ComputeError) and "compare" not in text:  # what depends on the rows shows when there are some
             return
-        types = ", ".join(f"{name!r} is {schema.field(name).type}" for name in given.expr.meta.root_names())
-        raise SchemaError(f"{reader}({given}): {text}; {types}") from None
+        read = dict.fromkeys(name for value in expressions_in(step) for name in value.expr.meta.root_names() if name in schema.names)
+        types = ", ".join(f"{name!r} is {schema.field(name).type}" for name in read)
+        raise SchemaError(f"{step}: {text}{'; ' if types else ''}{types}") from None
+    except Exception:  # of a Python function inside, which may not know what to do without rows
+        return
 
 
 def _literals(node: Node) -> Iterator[tuple[str, Iterable[Any]]]:

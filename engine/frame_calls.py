@@ -6,7 +6,7 @@ An expression of Polars has no equality that a plan could use, so it is wrapped 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -27,6 +27,10 @@ class FrameStep(Protocol):
 
     def canonical(self) -> dict[str, Any]:
         """Nested plain dicts, equal for equal steps; part of a plan's signature."""
+
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether each row comes out as one row, if in another place or with other columns."""
 
     def rows(self, rows: int) -> int | None:
         """How many rows come out of so many, None where that depends on their values."""
@@ -79,13 +83,25 @@ class FrameCall:
         found: dict[str, Any] = {"call": self.method, "args": _canonical(self.args), "options": {n: _canonical(v) for n, v in self.options}}
         return found if self.then is None else {**found, "then": self.then.canonical()}
 
+    @property
+    def keeps_rows(self) -> bool:
+        return self.method in ("with_columns", "sort")
+
     def rows(self, rows: int) -> int | None:
-        return rows if self.method in ("with_columns", "sort", "rename") else None
+        return rows if self.keeps_rows else None
 
     def __str__(self) -> str:
         parts = [_text(value) for value in self.args] + [f"{name}={_text(value)}" for name, value in self.options]
         then = "" if self.then is None else f".{self.then}"
         return f"{self.method}({', '.join(parts)}){then}"
+
+
+def expressions_in(step: FrameCall) -> Iterator[FrameExpr]:
+    """The expressions among the arguments of a step."""
+    for value in (*step.args, *(value for _, value in step.options)):
+        yield from (item for item in (value if isinstance(value, tuple) else (value,)) if isinstance(item, FrameExpr))
+    if step.then is not None:
+        yield from expressions_in(step.then)
 
 
 def _given(value: Any, lower: Lower) -> Any:
@@ -143,6 +159,10 @@ class Sample:
         else:
             kept = drawn.bottom_k(self.count or 0, by=[draw, row]).sort(row)
         return kept.select(names)
+
+    @property
+    def keeps_rows(self) -> bool:
+        return False
 
     def canonical(self) -> dict[str, Any]:
         return {"sample": self.count, "fraction": self.fraction, "seed": self.seed}

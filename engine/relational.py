@@ -18,12 +18,13 @@ from polars.io.plugins import register_io_source
 from .errors import PlanError, SchemaError, unknown_columns
 from .explain import function_name, node_text
 from .expr import All, AnyOf, Compare, Cond, ConstCond, IsIn, IsNull
+from .frame_calls import free_name
 from .plan import Filter, Limit, Plan, Relation, Scan, Select
 from .rewrite import rewrite
 from .row_columns import RowColumns
 from .rules import PUSHDOWN
 from .signature import canonical_plan
-from .source import FIRST_PASS, ColumnarSource, Pass, RowSource
+from .source import FIRST_PASS, ColumnarSource, Pass, RowSource, Source
 
 BATCH_ROWS = 8192
 _PLAIN = pl.CompatLevel.oldest()  # no string or binary views, which few consumers read
@@ -232,9 +233,7 @@ def lazy_plan(plan: Plan, pass_: Pass = FIRST_PASS) -> pl.LazyFrame:
 def _lowered(plan: Plan, pass_: Pass) -> pl.LazyFrame:
     match plan:
         case Scan(source=source):
-            if not isinstance(source, ColumnarSource):
-                source = RowColumns.of(cast(RowSource, source))
-            return narrowed(source.lazy_frame(predicate=plan.predicate, pass_=pass_), plan.columns, None, plan.offset, plan.limit)
+            return narrowed(_columnar(source).lazy_frame(predicate=plan.predicate, pass_=pass_), plan.columns, None, plan.offset, plan.limit)
         case Filter(input=below, condition=Cond() as condition):
             return narrowed(_lowered(below, pass_), None, condition, 0, None)
         case Filter(input=below, condition=condition):
@@ -246,6 +245,16 @@ def _lowered(plan: Plan, pass_: Pass) -> pl.LazyFrame:
         case Relation(input=below, step=step):
             return step.apply(_lowered(below, pass_), lambda other: lazy_plan(other, pass_))
     raise PlanError(f"{type(plan).__name__} cannot stand in a query")
+
+
+def lazy_count(plan: Plan) -> int:
+    """How many rows a plan gives. Steps that only add columns or change the order are left out, and no column is asked for."""
+    while isinstance(plan, Select) or (isinstance(plan, Relation) and plan.step.keeps_rows):
+        plan = plan.input
+    query = lazy_plan(plan)
+    number = free_name("row", query.collect_schema().names())
+    # Of rows that are numbered Polars asks a scan for no column at all; without, for one of its choice.
+    return int(query.with_row_index(number).select(pl.len()).collect(engine="streaming").item())
 
 
 def plan_schema(plan: Plan) -> pa.Schema:
@@ -263,9 +272,12 @@ def plan_schema(plan: Plan) -> pa.Schema:
         raise SchemaError(f"{node_text(plan)[0]}: {str(error).splitlines()[0]}") from None
 
 
+def _columnar(source: Source) -> ColumnarSource:
+    return source if isinstance(source, ColumnarSource) else RowColumns.of(cast(RowSource, source))
+
+
 def _scan_schema(scan: Scan) -> pa.Schema:
-    source = scan.source if isinstance(scan.source, ColumnarSource) else RowColumns.of(cast(RowSource, scan.source))
-    schema = source.schema()
+    schema = _columnar(scan.source).schema()
     check_columns(schema.names, scan.columns, scan.predicate)
     return schema if scan.columns is None else pa.schema([schema.field(name) for name in scan.columns])
 
@@ -273,8 +285,8 @@ def _scan_schema(scan: Scan) -> pa.Schema:
 def arrow_batches(plan: Plan, pass_: Pass = FIRST_PASS) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     """The rows of a plan without slots as Arrow: of a bare scan in the types of the source, else in those that Polars gives."""
     found = rewrite(plan, PUSHDOWN).plan
-    if isinstance(found, Scan) and isinstance(found.source, ColumnarSource):
-        return _scan_schema(found), found.source.record_batches(
+    if isinstance(found, Scan):
+        return _scan_schema(found), _columnar(found.source).record_batches(
             columns=found.columns, predicate=found.predicate, limit=found.limit, offset=found.offset, pass_=pass_
         )
     query = _lowered(found, pass_)
@@ -339,14 +351,14 @@ def scanned(source: ColumnarSource, predicate: Cond | None, pass_: Pass) -> pl.L
     def read(columns: list[str] | None, condition: pl.Expr | None, rows: int | None, batch: int | None) -> Iterator[pl.DataFrame]:
         names = None if columns is None else tuple(dict.fromkeys((*columns, *(() if condition is None else condition.meta.root_names()))))
         if names == ():  # only the number of rows is asked; one column tells it
-            names = (_cheapest(known),)
+            names = (cheapest(known),)
         for part in source.record_batches(columns=names, predicate=predicate, limit=rows, pass_=pass_):
             yield _asked(frame_of(part), columns, condition)
 
     return register_io_source(read, schema=schema, is_pure=True, explain_name=type(source).__name__)
 
 
-def _cheapest(schema: pa.Schema) -> str:
+def cheapest(schema: pa.Schema) -> str:
     """The column of the narrowest rows."""
 
     def width(field: pa.Field) -> int:

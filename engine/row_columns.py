@@ -13,7 +13,6 @@ from .errors import SchemaError
 from .expr import Cond
 from .source import FIRST_PASS, ColumnarSource, Pass, RowSource
 
-
 _KNOWN: WeakKeyDictionary[RowSource, pa.Schema] = WeakKeyDictionary()
 
 
