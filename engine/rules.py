@@ -70,12 +70,12 @@ def select_pushdown(node: Select) -> Plan | None:
 @rule(Relation)
 def relation_as_source(node: Relation) -> Plan | None:
     """Relation(x) -> Scan(Relation(x)): what Polars does is a columnar source to the stages above, which push into it."""
-    from .relational import RelationSource
+    from .query_rows import QueryRows
 
     below = node.input
-    if isinstance(below, Scan) and isinstance(below.source, RelationSource) and below == Scan(below.source):
+    if isinstance(below, Scan) and isinstance(below.source, QueryRows) and below == Scan(below.source):
         node = replace(node, input=below.source.plan)  # one query for several steps
-    return Scan(RelationSource(node))
+    return Scan(QueryRows(node))
 
 
 @rule(Shape)

@@ -130,6 +130,35 @@ class _Blocks:
         return found
 
 
+class _Groups:
+    """Groups of rows in permuted order, and the rows of each `BLOCKS_PER_WINDOW` groups that come to stand together permuted: a window reads
+    few groups, each once."""
+
+    def __init__(self, starts: NDArray[np.int64], key: tuple[int, ...]) -> None:
+        self._key = key
+        self._length = int(starts[-1])
+        groups = Permutation(len(starts) - 1, *key).at(range(len(starts) - 1))
+        self._firsts = starts[groups]
+        self._places = np.cumsum([0, *np.diff(starts)[groups]], dtype=np.int64)
+        self._windows = np.unique([*self._places[::BLOCKS_PER_WINDOW], self._length])
+        self._recent: Recent[Permutation | NDArray[np.int64]] = Recent()
+
+    def at(self, positions: Positions) -> NDArray[np.int64]:
+        checked = checked_positions(positions, self._length)
+        given = np.arange(checked.start, checked.stop) if isinstance(checked, range) else checked
+        places = np.empty(len(given), np.int64)
+        for window, rows in grouped(np.searchsorted(self._windows, given, side="right") - 1):
+            first = self._windows[window]
+            places[rows] = first + _numbers(self._order(window), given[rows] - first)
+        owners = np.searchsorted(self._places, places, side="right") - 1
+        found: NDArray[np.int64] = self._firsts[owners] + places - self._places[owners]
+        return found
+
+    def _order(self, window: int) -> Permutation | NDArray[np.int64]:
+        size = int(self._windows[window + 1] - self._windows[window])
+        return self._recent.get(window, lambda: _worked_out(Permutation(size, *self._key, window)))
+
+
 class _Windows:
     """Consecutive windows of the numbers, or of an order of them, each permuted."""
 
@@ -298,7 +327,13 @@ class ShuffledColumns(ColumnarSource):
         return length
 
     def order_identity(self) -> Any:
-        return f"{self.length()} records, shuffle({self.order})"
+        inner, groups = self.below.order_identity(), self._groups()
+        where = "" if groups is None else f" in {len(groups) - 1} row groups"
+        own = f"{self.length()} records{where}, shuffle({self.order})"
+        return own if inner is None else [own, inner]
+
+    def check(self) -> None:
+        self.below.check()
 
     def schema(self) -> pa.Schema:
         return self.below.schema()
@@ -343,9 +378,16 @@ class ShuffledColumns(ColumnarSource):
         return None
 
     def _take(self, rows: Sequence[int], columns: tuple[str, ...] | None, pass_: Pass) -> pa.RecordBatch | None:
-        length = self.length()
-        numbers = self._recent.get((length, pass_), lambda: self.order.numbers(length, pass_))
+        numbers = self._recent.get((self.length(), pass_), lambda: self._numbers(pass_))
         return self.below.take(numbers.at(rows).tolist(), columns)
+
+    def _numbers(self, pass_: Pass) -> Numbers:
+        groups = self._groups()
+        return self.order.numbers(self.length(), pass_) if groups is None else _Groups(groups, self.order.key(pass_))
+
+    def _groups(self) -> NDArray[np.int64] | None:
+        """Where a full shuffle has to keep rows together that are read together."""
+        return self.below.group_starts() if self.order.block is None and self.order.window is None else None
 
     def rows_at(self, positions: Sequence[int], pass_: Pass) -> list[Any]:
         """The rows at these positions of the pass, as dicts."""

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from .expr import Cond
 
 if TYPE_CHECKING:
+    import numpy as np
     import polars as pl
     import pyarrow as pa
+    from numpy.typing import NDArray
 
     from .streams import Stream
 
@@ -133,6 +135,18 @@ class ColumnarSource(Source):
     def take(self, rows: Sequence[int], columns: tuple[str, ...] | None) -> pa.RecordBatch | None:
         """These rows by number, or None when the source cannot be indexed."""
         return None
+
+    def group_starts(self) -> NDArray[np.int64] | None:
+        """Where taking one row costs as much as taking all of its group: number of the first row of each group, then the number of rows.
+        None where rows cost the same wherever they lie."""
+        return None
+
+    def check(self) -> None:
+        """Asked before each pass.
+
+        Raises:
+            SourceError: the source is not what it was when it was first read; the message names the file.
+        """
 
 
 class RangeReader(Protocol):

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 WHOLE = slice(None)
+_UNKNOWN = object()
 
 
 @dataclass(slots=True)
@@ -127,21 +128,35 @@ def source_error(error: Exception, after: int) -> SourceError:
     return found
 
 
-def _resumed(state: Any, source: Source | None = None) -> int:
+def _resumed(state: Any, identity: Callable[[], Any] | None = None) -> int:
     """The position that `state` holds, which must have been made over the same order of the source."""
-    ordered = None if source is None else source.order_identity()
     if isinstance(state, list) and len(state) == 2:
         state, before = state
+        ordered = None if identity is None else identity()
         if ordered is not None and before != ordered:
             raise CheckpointError(
-                f"the checkpoint was made over {before} and the source is now {ordered}: the order is another one, so what was "
-                "delivered cannot be told from what was not; resume with the same records, seeds and weights"
+                f"the checkpoint was made over {told(before, ordered)} and the source is now {told(ordered, before)}: the order is another one, "
+                "so what was delivered cannot be told from what was not; resume with the same records, seeds and weights"
             )
     if state is None:
         return 0
     if isinstance(state, bool) or not isinstance(state, int) or state < 0:
         raise CheckpointError(f"the checkpoint's source cursor {state!r} is none of this source's: it counts records")
     return state
+
+
+def told(identity: Any, other: Any) -> str:
+    """An identity for a message: what it shares with `other` left out."""
+    if isinstance(identity, dict) and isinstance(other, dict):
+        found = {key: value for key, value in identity.items() if value != other.get(key)}
+        if len(found) > 1:  # the words say more than their hash
+            found.pop("signature", None)
+        return "; ".join(f"{key}: {told(value, other.get(key))}" for key, value in found.items())
+    if isinstance(identity, list):
+        others = other if isinstance(other, list) else [other]
+        pairs = [(part, others[at] if at < len(others) else None) for at, part in enumerate(identity) if part not in others]
+        return ", ".join(told(part, beside) for part, beside in pairs) or "nothing more"
+    return str(identity)
 
 
 def _cursor(position: int, source: Source) -> Any:
@@ -196,7 +211,7 @@ class IndexedStream(Stream):
         self._pass = pass_
         length = source.length()
         self._length = 1 << 62 if length is None else length
-        self.position = _resumed(state, source)
+        self.position = _resumed(state, source.order_identity)
 
     def read(self, count: int, part: slice = WHOLE) -> Chunk:
         start = min(self.position, self._length)
@@ -237,7 +252,8 @@ class ColumnStream(Stream):
     def __init__(self, scan: Scan, pass_: Pass, state: Any) -> None:
         self._scan = scan
         self._pass = pass_
-        self.position = _resumed(state, scan.source)
+        self._ordered: Any = _UNKNOWN
+        self.position = _resumed(state, self._identity)
         self._batches: Iterator[pa.RecordBatch] | None = None
         self._held: list[pa.RecordBatch] = []
         self._rows = 0
@@ -246,16 +262,26 @@ class ColumnStream(Stream):
         scan, source = self._scan, self._scan.source
         if not isinstance(source, ColumnarSource):
             raise InternalError(f"{source.describe()} has no columns")
+        source.check()
         limit = None if scan.limit is None else max(0, scan.limit - self.position)
-        return iter(
-            source.record_batches(
-                columns=scan.columns,
-                predicate=scan.predicate,
-                limit=limit,
-                offset=scan.offset + self.position,
-                pass_=self._pass,
-            )
-        )
+        predicate, offset = scan.predicate, scan.offset + self.position
+        if predicate is not None and self.position:  # which row of the source that is, without reading the rows before
+            from .combine import is_addressable
+            from .query_rows import QueryRows
+
+            if is_addressable(source):
+                source, predicate = QueryRows(Scan(source, predicate=predicate)), None
+        return iter(source.record_batches(columns=scan.columns, predicate=predicate, limit=limit, offset=offset, pass_=self._pass))
+
+    def _identity(self) -> Any:
+        """What the position counts: of a condition's rows those of this very source."""
+        if self._ordered is _UNKNOWN:
+            self._ordered = self._scan.source.order_identity()
+            if self._ordered is None and self._scan.predicate is not None:
+                from .query_rows import source_identity
+
+                self._ordered = source_identity(self._scan.source)
+        return self._ordered
 
     def read(self, count: int, part: slice = WHOLE) -> Chunk:
         error: SourceError | None = None
@@ -298,7 +324,8 @@ class ColumnStream(Stream):
         return pieces[0] if len(pieces) == 1 else pa.concat_batches(pieces)
 
     def state(self) -> Any:
-        return _cursor(self.position, self._scan.source)
+        ordered = self._identity()
+        return self.position if ordered is None else [self.position, ordered]
 
     def held(self) -> int:
         return self._rows
@@ -636,9 +663,9 @@ def open_stream(plan: Plan, pass_: Pass, state: Any = None, *, originals: bool =
         case Select(input=below, columns=columns):
             return SelectStream(_below(below, pass_, state, originals), columns)
         case Relation():
-            from .relational import RelationSource
+            from .query_rows import QueryRows
 
-            return ColumnStream(Scan(RelationSource(plan)), pass_, state)
+            return ColumnStream(Scan(QueryRows(plan)), pass_, state)
     raise InternalError(f"{type(plan).__name__} cannot stand below the slots")
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from dataio.engine.errors import SourceError
 from dataio.engine.expr import Cond
@@ -216,9 +217,17 @@ class DatasetSource(ArrowSource):
         groups = self.groups()
         return None if groups is None else groups.take(rows, columns)
 
+    def group_starts(self) -> NDArray[np.int64] | None:
+        groups = self.groups()
+        return None if groups is None else groups.starts
+
 
 class RowGroups:
-    """The row groups of a Parquet data set, by the numbers of their rows; only footers are read to know them."""
+    """The row groups of a Parquet data set, by the numbers of their rows; only footers are read to know them.
+
+    Attributes:
+        starts: number of the first row of each group, then of all rows.
+    """
 
     _KEPT = 8  # row groups in memory: those of a window of shuffled blocks
 
@@ -228,27 +237,27 @@ class RowGroups:
             group for fragment in dataset.get_fragments() for group in fragment.split_by_row_group()
         ]
         rows = [group.row_groups[0].num_rows for group in self._groups]
-        self._starts = np.cumsum([0, *rows])
+        self.starts = np.cumsum([0, *rows])
         self._read: Recent[pa.Table] = Recent(self._KEPT)
 
     def after(self, offset: int) -> tuple[pds.Dataset, int]:
         """The data set from the row group on that holds row `offset`, and the rows of that to skip."""
         import pyarrow.dataset as pds
 
-        first = int(np.searchsorted(self._starts, offset, side="right")) - 1
+        first = int(np.searchsorted(self.starts, offset, side="right")) - 1
         rest = pds.FileSystemDataset(
             self._groups[first:], self._dataset.schema, self._dataset.format, self._dataset.filesystem
         )
-        return rest, offset - int(self._starts[first])
+        return rest, offset - int(self.starts[first])
 
     def take(self, rows: Sequence[int], columns: tuple[str, ...] | None) -> pa.RecordBatch:
         """Rows by number."""
         names = self._dataset.schema.names if columns is None else list(columns)
         numbers = np.asarray(rows, np.int64)
-        owners = np.searchsorted(self._starts, numbers, side="right") - 1
+        owners = np.searchsorted(self.starts, numbers, side="right") - 1
         parts, places = [], [np.empty(0, np.int64)]
         for owner, at in grouped(owners):
-            parts.append(taken(self._group(owner, tuple(names)), (numbers[at] - self._starts[owner]).tolist()))
+            parts.append(taken(self._group(owner, tuple(names)), (numbers[at] - self.starts[owner]).tolist()))
             places.append(at)
         schema = pa.schema([self._dataset.schema.field(name) for name in names])
         found = pa.Table.from_batches(parts, schema)

@@ -48,10 +48,10 @@ class RecordSource:
 
     @classmethod
     def from_records(cls, records: Iterable[Any], *, sequential: bool = False) -> RecordSource:
-        """The records of a re-iterable, such as a list, or of a map-style data set.
+        """The records of a re-iterable, such as a list, of a map-style data set, or the rows of a query.
 
         Args:
-            records: read anew each epoch and not copied; a mapping gives its keys.
+            records: read anew each epoch and not copied; a mapping gives its keys. The rows of a query stay columns.
             sequential: True refuses `shuffle` without `buffer`, for records whose order matters.
 
         Raises:
@@ -59,6 +59,10 @@ class RecordSource:
         """
         if not isinstance(sequential, bool):
             raise TypeError(f"sequential must be a bool, got {sequential!r}")
+        from .query import is_query, query_rows
+
+        if is_query(records):
+            return cls(query_rows(records.plan), sequential=sequential)  # type: ignore[attr-defined]
         return cls(rows_of(records, "records"), sequential=sequential)
 
     @classmethod
@@ -140,8 +144,10 @@ class RecordSource:
                 each `buffer` records) among themselves, so that records that are stored together (shards, row groups)
                 are read together. Of `webdataset`, which wants a `buffer` too, the blocks are the shards.
 
-        Tables, frames and manifests of columns stay columns. A Parquet manifest that is shuffled without `block` and
-        `buffer` is read into memory once, as far as its columns are used.
+        Tables, frames, queries and manifests of columns stay columns. A query of row groups (Parquet) that is shuffled without `block` and
+        `buffer` gives its row groups in the order of the seed, and the rows of each 4 of them that come together shuffled among each
+        other; which rows its conditions leave is worked out once, over their columns only. A Parquet manifest that is shuffled so is read
+        into memory once, as far as its columns are used.
 
         Raises:
             TypeError: the source is sequential and there is no `buffer`, or there is a `block`.
@@ -212,7 +218,7 @@ class RecordSource:
 
 
 def records(records: Iterable[Any]) -> RecordSource:
-    """The records of a re-iterable, such as a list; see `RecordSource.from_records`."""
+    """The records of a re-iterable, such as a list, or the rows of a query; see `RecordSource.from_records`."""
     return RecordSource.from_records(records)
 
 

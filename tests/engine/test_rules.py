@@ -35,8 +35,8 @@ from dataio.engine.plan import (
     Slots,
     walk,
 )
+from dataio.engine.query_rows import QueryRows
 from dataio.engine.registry import fusions
-from dataio.engine.relational import RelationSource
 from dataio.engine.rewrite import Rewritten, rewrite, rule
 from dataio.sources import as_source
 
@@ -121,7 +121,7 @@ CASES: dict[str, tuple[Plan, Plan, tuple[str, ...]]] = {
              ("filter_below_select", "limit_below_select")),
     "relation": (
         Limit(Filter(Relation(SCAN, SORTED), A), 3),
-        Scan(RelationSource(Relation(SCAN, SORTED)), predicate=A, limit=3),
+        Scan(QueryRows(Relation(SCAN, SORTED)), predicate=A, limit=3),
         ("relation_as_source", "predicate_pushdown", "limit_pushdown"),
     ),
     "batch": (Batch(Slots(SCAN, CHAINS), 2), Batch(Slots(replace(SCAN, columns=NEEDED), CHAINS), 2), ("projection_pushdown",)),
