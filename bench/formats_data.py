@@ -37,7 +37,7 @@ def make(target: Path, photos: Path, scale: float = 1.0) -> Path:
     data.make(photos)
     for step in (_latents, _safetensors, _tfrecord, _parquet, _hdf5_and_npy):
         step(target, scale)
-    _shards(target, photos, scale)
+    write_shards(target, sorted((photos / "small").glob("*.jpg"))[: count(data.SMALL, scale)])
     stamp.write_text(json.dumps(wanted))
     return target
 
@@ -66,9 +66,8 @@ def _safetensors(target: Path, scale: float) -> None:
     save_file(tensors, target / "model.safetensors")
 
 
-def _shards(target: Path, photos: Path, scale: float) -> None:
-    """The small photos of bench/data.py, in as many tar shards with a label beside each."""
-    files = sorted((photos / "small").glob("*.jpg"))[: count(data.SMALL, scale)]
+def write_shards(target: Path, files: list[Path]) -> None:
+    """Photos in tar shards, with a label beside each."""
     (target / "tar").mkdir()
     for shard in range(SHARDS):
         with tarfile.open(target / "tar" / f"{shard:04d}.tar", "w") as tar:
@@ -92,6 +91,11 @@ def _tfrecord(target: Path, scale: float) -> None:
 
 
 def _parquet(target: Path, scale: float) -> None:
+    write_table(target / "table.parquet", scale, ROW_GROUPS)
+
+
+def write_table(target: Path, scale: float, groups: int) -> None:
+    """A table of numbers and short text."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -106,8 +110,7 @@ def _parquet(target: Path, scale: float) -> None:
         "label": rng.integers(0, 1000, rows),
         "name": [f"photo-{i:08d}" for i in range(rows)],
     }
-    group = -(-rows // ROW_GROUPS)
-    pq.write_table(pa.table(columns), target / "table.parquet", compression="snappy", row_group_size=group)
+    pq.write_table(pa.table(columns), target, compression="snappy", row_group_size=-(-rows // groups))
 
 
 def _hdf5_and_npy(target: Path, scale: float) -> None:

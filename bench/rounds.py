@@ -148,7 +148,7 @@ def report(compared: Comparison, results: dict[str, Figures], options: argparse.
         ratio = loader.ratio(ours, middle(figures, "dataio-rs"))
         spreads = [(max(r) - min(r)) / statistics.median(r) for f in figures.values() if (r := f.get("rates"))]
         told = figures.get("dataio", {}).get("facts", {})
-        facts = [f"{told[fact]:,}" if fact in told else "–" for fact in compared.facts]
+        facts = [str(told[fact]) if fact in told else "–" for fact in compared.facts]
         lines.append(
             [name, row.unit, shown(ours), "; ".join(others), ratio, "; ".join(marks) or "–", *facts, f"{max(spreads, default=0):.0%}"]
         )
