@@ -266,8 +266,11 @@ def needs_records(plan: Plan) -> bool:
 
 def record_count(plan: Plan) -> int | None:
     """Records per epoch, when no stage makes it unknowable."""
+    nodes = list(walk(plan))
+    if any(isinstance(node, Filter) or (isinstance(node, Relation) and node.step.rows(0) is None) for node in nodes):
+        return None  # before a source is asked, which may have to read footers
     count: int | None = None
-    for node in reversed(list(walk(plan))):
+    for node in reversed(nodes):
         match node:
             case Scan():
                 count = node.source.length() if node.predicate is None else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -41,7 +42,7 @@ def _reading(uri: str, columns: Sequence[str] | None, schema: pa.Schema | None) 
     """The file, opened for some of its columns; what pyarrow says of damage names it."""
     path = local_file(uri)
     try:
-        opened: Any = pa.OSFile(path) if path is not None else RangeFile(open_ranges(uri), WINDOW)
+        opened: Any = pa.OSFile(path) if path is not None else io.BufferedReader(RangeFile(open_ranges(uri), 0), WINDOW)
         with opened:
             start = opened.read(len(MAGIC))
             if start != MAGIC:

@@ -223,6 +223,10 @@ class LateScan(ColumnarSource):
         """Whether the heights of all chunks are known at little cost, so that rows have numbers."""
         return False
 
+    def named(self, error: BaseException) -> Exception | None:
+        """What is wrong with a file, where Polars failed in reading it by itself and did not name it; None when nothing is found."""
+        return None
+
     # -------------------------------------------------------------------------------------------------------- as a source
 
     def length(self) -> int | None:
@@ -251,7 +255,7 @@ class LateScan(ColumnarSource):
         first = Conditions.of(predicate)
 
         def read(columns: list[str] | None, condition: pl.Expr | None, rows: int | None, batch: int | None) -> Iterator[pl.DataFrame]:
-            names = known.names if columns is None else (columns or [min(known.names, key=self.cost)])
+            names = known.names if columns is None else columns
             window = (0, rows)  # Polars cuts before the condition that it hands down
             more = Conditions.of(condition)
             if rows is not None and first:
@@ -261,8 +265,7 @@ class LateScan(ColumnarSource):
             else:
                 found = self._tables(list(names), Conditions([*first.parts, *more.parts]), before=window, pass_=pass_)
             for table in found:
-                frame = pl.DataFrame(pl.from_arrow(table))
-                yield frame.select(names if columns is None else columns)
+                yield _frame(table, names)
 
         schema = pl.DataFrame(pl.from_arrow(known.empty_table())).schema
         return register_io_source(read, schema=schema, is_pure=True, explain_name=type(self).__name__, explain_detail=self.describe())
@@ -333,7 +336,8 @@ class LateScan(ColumnarSource):
             for chunk in self.chunks(test, pass_):
                 part, start, count = chunk, 0, 0
                 if offset or limit is not None:
-                    height = chunk.height
+                    if (height := self._height(chunk)) is None:
+                        continue
                     start = min(offset, height)
                     offset -= start
                     count = height - start if limit is None else min(height - start, limit)
@@ -354,7 +358,8 @@ class LateScan(ColumnarSource):
             except OpError as error:
                 if self.skipped is None:
                     raise
-                self.skipped.add(*chunk.place, chunk.height, error)
+                if self._height(chunk) is not None:
+                    self.skipped.add(*chunk.place, chunk.height, error)
                 if limit is not None:  # rows that were left out fill no window
                     limit += part.height
                 return None
@@ -370,6 +375,16 @@ class LateScan(ColumnarSource):
                 left -= table.num_rows
             if table.num_rows:
                 yield table
+
+    def _height(self, chunk: LateChunk) -> int | None:
+        """Rows of a chunk; None where it is too damaged to tell, and skipped."""
+        try:
+            return chunk.height
+        except OpError as error:
+            if self.skipped is None:
+                raise
+            self.skipped.add(*chunk.place, None, error)
+            return None
 
     def _read(self, chunk: LateChunk, names: list[str], test: Conditions, most: int | None) -> pa.Table | None:
         """The columns of the rows of one chunk that satisfy `test`, the first `most` of them; None without any."""
@@ -410,6 +425,13 @@ def _with(table: pa.Table | None, chunk: LateChunk, names: Sequence[str], rows: 
     for name in missing:
         table = table.append_column(more.schema.field(name), more.column(name))
     return table
+
+
+def _frame(table: pa.Table, names: Sequence[str]) -> pl.DataFrame:
+    """These columns as a Polars frame; one without columns keeps its number of rows."""
+    if names:
+        return pl.DataFrame(pl.from_arrow(table)).select(names)
+    return pl.DataFrame({"": pl.repeat(None, table.num_rows, eager=True)}).drop("")
 
 
 def _rows_only(rows: int) -> pa.Table:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from typing import Any
 
 import polars as pl
 import pyarrow as pa
 import pyarrow.types as kinds
 
+from dataio.engine.errors import DataioError
 from dataio.engine.expr import Cond
 from dataio.engine.relational import narrowed
 from dataio.engine.source import FIRST_PASS, Pass
 from dataio.formats.tables.parquet_file import ParquetSource
+from dataio.io.parallel import for_each
 from dataio.io.uri import local_path
 from dataio.parquet_native import may_hold
 from dataio.parquet_run import held_alike
@@ -22,6 +25,8 @@ from .file_set import Files, FilesOptions, FilesScan, OpenedFile
 from .files import Found
 from .late import Conditions, LateChunk, Rows
 
+_OPENINGS = 2
+"""Of one file at a time, each of which reads the footer."""
 SUFFIXES = (".parquet", ".pq", ".parq")
 
 
@@ -35,6 +40,7 @@ class ParquetFiles(FilesScan):
         super().__init__(files, options)
         self.local = all(local_path(uri) is not None for uri in files.uris)
         self.ahead = 2 if self.local else 4
+        self._footers_checked = False
 
     def opened(self, found: Found) -> OpenedFile:
         return _File(found.uri)
@@ -46,12 +52,37 @@ class ParquetFiles(FilesScan):
         """Polars' own scan where it reads the files just as this one does."""
         if not self._polars_reads():
             return super().lazy_frame(predicate=predicate, pass_=pass_)
+        self._check_footers()
         return narrowed(pl.scan_parquet(self.files.uris, glob=False, hive_partitioning=False), None, predicate, 0, None)
 
     def _polars_reads(self) -> bool:
         if not self.local or self.skipped is not None or self.options.on_schema == "union" or self._constants.num_columns:
             return False
         return all(held_alike(one.type) for one in self.file_schema())
+
+
+    def _check_footers(self) -> None:
+        """Of all files, once: Polars does not tell which of them differs, or is damaged."""
+        schema = self.file_schema()
+
+        def check(found: Found) -> None:
+            with closing(self.opened(found)) as file:
+                self._drift(schema, file.schema, found.uri)
+
+        if not self._footers_checked:
+            for_each(check, self.files.found)
+            self._footers_checked = True
+
+    def named(self, error: BaseException) -> Exception | None:
+        """Polars met damage: it is looked for, a row group after the other."""
+        if not self._polars_reads():
+            return None
+        try:
+            for chunk in self.chunks(Conditions(), FIRST_PASS):
+                chunk.read(self.file_schema().names, None)
+        except (DataioError, OSError) as found:
+            return found
+        return None
 
 
 class _Open:
@@ -61,18 +92,25 @@ class _Open:
         self.uri = uri
         self._idle: list[ParquetSource] = []
         self._lock = threading.Lock()
+        self._free = threading.Semaphore(_OPENINGS)
 
     def take(self) -> ParquetSource:
         """One that nobody else uses."""
+        self._free.acquire()
         with self._lock:
             if self._idle:
                 return self._idle.pop()
-        return ParquetSource(self.uri)
+        try:
+            return ParquetSource(self.uri)
+        except BaseException:
+            self._free.release()
+            raise
 
     def give(self, source: ParquetSource) -> None:
         """The next one may have it."""
         with self._lock:
             self._idle.append(source)
+        self._free.release()
 
     def __del__(self) -> None:
         for source in self._idle:

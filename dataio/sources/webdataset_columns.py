@@ -181,7 +181,8 @@ class _IndexedFile(OpenedFile):
         entries, uri, limit = self._entries, self._shard.uri, self._scan.limit
         members = self._members[name][numbers].tolist()
         places = [(entries.offsets[member], entries.sizes[member]) for member in members if member >= 0]
-        if too_large := next((member for member in members if member >= 0 and entries.sizes[member] > limit), None):
+        too_large = next((member for member in members if member >= 0 and entries.sizes[member] > limit), None)
+        if too_large is not None:
             raise ResponseTooLargeError(f"{masked(uri)}#tar:{entries.names[too_large]} has {entries.sizes[too_large]:,} bytes and max_output_bytes is {limit:,}")
         try:
             if local_path(uri) is None:
