@@ -7,6 +7,7 @@
 #   make bench-ops   each op alone against other libraries (under an hour), into docs/benchmark.md
 #   make bench-io    bytes: object stores and web servers against other clients (some minutes; needs nginx), into docs/benchmark.md
 #   make bench-formats   file formats against their libraries (some minutes), into docs/benchmark.md
+#   make bench-query    lazy queries against other engines (some minutes), into docs/benchmark.md
 #   make bench-runtime   resuming, shuffling and what counters cost (some minutes), into docs/benchmark.md
 #   make fuzz    every parser under mutated files, a minute each
 #   make stubs   the generated files: *.pyi, docs/ops.md
@@ -17,9 +18,9 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
 PIP_FLAGS := --quiet --quiet --disable-pip-version-check --no-input
 
-.PHONY: help demo test lint bench bench-ops bench-io bench-formats bench-runtime fuzz stubs clean
+.PHONY: help demo test lint bench bench-ops bench-io bench-formats bench-query bench-runtime fuzz stubs clean
 help:
-	@sed -n '3,13s/^#  //p' Makefile
+	@sed -n '3,14s/^#  //p' Makefile
 
 demo: .venvs/demo/ready
 	.venvs/demo/bin/python -m dataio demo
@@ -47,6 +48,9 @@ bench-io: .venvs/dev/ready
 
 bench-formats: .venvs/bench/ready
 	.venvs/bench/bin/python bench/formats.py
+
+bench-query: .venvs/bench/ready
+	.venvs/bench/bin/python bench/query.py
 
 bench-runtime: .venvs/bench/ready
 	.venvs/bench/bin/python bench/runtime.py
