@@ -25,6 +25,7 @@ from dataio.io.uri import HTTP_SCHEMES, local_path
 
 from .files import Found, find
 from .late import Conditions, LateChunk, LateScan, Rows, Skipped
+from .marks import FileMarks
 from .patterns import expanded
 
 OnSchema: TypeAlias = Literal["strict", "union"]
@@ -258,6 +259,7 @@ class FilesScan(LateScan):
         self.skipped = Skipped() if options.on_corrupt == "skip" else None
         self._known: tuple[pa.Schema, str] | None = None  # of the files, and which one it is of
         self._constants = self._file_columns()
+        self._marks = FileMarks(files.uris)
 
     @abstractmethod
     def opened(self, found: Found) -> OpenedFile:
@@ -278,6 +280,14 @@ class FilesScan(LateScan):
             SchemaError: a column of the same name of types that do not go together (`on_schema="union"`), or two of one name.
         """
         return with_constants(self.file_schema(), self._constants)
+
+    def order_identity(self) -> Any:
+        """Names and sizes of the files."""
+        return self._marks.identity()
+
+    def check(self) -> None:
+        if self.indexed():
+            self._marks.check()
 
     def file_schema(self) -> pa.Schema:
         """Of what lies in the files."""

@@ -293,6 +293,9 @@ class LateScan(ColumnarSource):
             table = table.take(pa.array(back))
         return table.combine_chunks().to_batches()[0]
 
+    def group_starts(self) -> NDArray[np.int64] | None:
+        return self._index() if self.kept and self.indexed() else None
+
     def _taken(self, owner: int, names: list[str], rows: Rows) -> pa.Table:
         assert self._chunks is not None
         chunk = self._chunks[owner]
@@ -306,11 +309,16 @@ class LateScan(ColumnarSource):
 
     def _index(self) -> NDArray[np.int64]:
         """Number of the first row of each chunk, and of all rows."""
+        self.all_chunks()
+        return self._starts
+
+    def all_chunks(self) -> list[LateChunk]:
+        """All chunks, kept; of a source whose rows have numbers."""
         if self._chunks is None:
             chunks = list(self.chunks(Conditions(), FIRST_PASS))
             self._starts = np.cumsum([0, *(chunk.height for chunk in chunks)], dtype=np.int64)
             self._chunks = chunks
-        return self._starts
+        return self._chunks
 
     # ------------------------------------------------------------------------------------------------------------ running
 
@@ -474,11 +482,11 @@ def in_order(jobs: Iterator[Callable[[], T]], most: int) -> Iterator[T]:
         ended = False
         while True:
             while not ended and len(running) < allowed:
-                job = next(jobs, None)
-                if job is None:
+                following = next(jobs, None)
+                if following is None:
                     ended = True
                     break
-                running.append(pool.submit(contextvars.copy_context().run, job))
+                running.append(pool.submit(contextvars.copy_context().run, following))
             if not running:
                 return
             yield running.popleft().result()

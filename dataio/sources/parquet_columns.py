@@ -14,7 +14,7 @@ import pyarrow.types as kinds
 from dataio.engine.errors import DataioError
 from dataio.engine.expr import Cond
 from dataio.engine.relational import narrowed
-from dataio.engine.source import FIRST_PASS, Pass
+from dataio.engine.source import FIRST_PASS, ColumnarSource, Pass
 from dataio.formats.tables.parquet_file import ParquetSource
 from dataio.io.parallel import for_each
 from dataio.io.uri import local_path
@@ -23,7 +23,7 @@ from dataio.parquet_run import held_alike
 
 from .file_set import Files, FilesOptions, FilesScan, OpenedFile
 from .files import Found
-from .late import Conditions, LateChunk, Rows
+from .late import Conditions, LateChunk, LateScan, Rows
 
 _OPENINGS = 2
 """Of one file at a time, each of which reads the footer."""
@@ -47,6 +47,9 @@ class ParquetFiles(FilesScan):
 
     def indexed(self) -> bool:
         return self.skipped is None
+
+    def row_groups(self, groups: Sequence[int]) -> ColumnarSource:
+        return ChosenGroups(self, groups)
 
     def lazy_frame(self, *, predicate: Cond | None = None, pass_: Pass = FIRST_PASS) -> pl.LazyFrame:
         """Polars' own scan where it reads the files just as this one does."""
@@ -83,6 +86,38 @@ class ParquetFiles(FilesScan):
         except (DataioError, OSError) as found:
             return found
         return None
+
+
+class ChosenGroups(LateScan):
+    """Some row groups of a data set, counted over all of its files.
+
+    Raises:
+        IndexError: one that is not there.
+    """
+
+    kept = 8
+
+    def __init__(self, below: ParquetFiles, groups: Sequence[int]) -> None:
+        self._below, self._numbers, self.ahead, self.skipped = below, list(groups), below.ahead, below.skipped
+        known = below.all_chunks()
+        if wrong := [number for number in groups if number >= len(known)]:
+            raise IndexError(f"{below.what}({below.files.title()}) has {len(known)} row groups, no number {wrong[0]}")
+
+    def describe(self) -> str:
+        return f"{self._below.describe()}, row groups {self._numbers}"
+
+    def schema(self) -> pa.Schema:
+        return self._below.schema()
+
+    def cost(self, name: str) -> int:
+        return self._below.cost(name)
+
+    def indexed(self) -> bool:
+        return self._below.indexed()
+
+    def chunks(self, test: Conditions, pass_: Pass) -> Iterator[LateChunk]:
+        known = self._below.all_chunks()
+        yield from (known[number] for number in self._numbers)
 
 
 class _Open:
