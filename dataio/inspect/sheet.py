@@ -70,7 +70,7 @@ def _records(names: list[str], count: int, size: int) -> Iterator[Any]:
     for number in range(min(count, len(single))):
         target = target_of(single[int(number * step)])
         if target.kind.name == "image" or (not target.kind.name and is_sound(target.name, _start(target))):
-            yield {"key": target.name.rpartition("/")[2], "content": _content(target, size)}
+            yield {"key": target.name.rpartition("/")[2], "image" if target.kind.name == "image" else "sound": _content(target, size)}
         elif target.kind.name in MODULES:
             others.append(target.uri)
     for name in others:

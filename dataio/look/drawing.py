@@ -82,7 +82,7 @@ def text_rows(table: Table) -> list[list[str]]:
 
 def _is_label(table: Table, column: Column) -> bool:
     """Whether the column says what the labels of the rows say."""
-    return all(cell is not None and label in (cell.text, f"{i} · {cell.text}") for i, (label, cell) in enumerate(zip(table.labels, column.cells)))
+    return all(cell is not None and label == f"{i} · {cell.text}" for i, (label, cell) in enumerate(zip(table.labels, column.cells)))
 
 
 def _rows(table: Table) -> list[Pixels]:

@@ -89,7 +89,7 @@ class Column:
 
     Attributes:
         name: of the column, or the op with its arguments.
-        cells: one for each record; None where an earlier stage failed.
+        cells: one for each record; None where an earlier stage failed, or the record has no such field.
     """
 
     name: str
@@ -130,7 +130,8 @@ class Preview:
         title: what was looked at.
         notes: what else there is to say, one sentence each.
         tables: one of rows, or one for each slot of a pipeline.
-        failures: a dict for each record that failed: `record` (position), `key`, `slot`, `stage`, `op`, `type` and `message` of the error.
+        failures: a dict for each failure: `record` (position), `key`, `type` and `message` of the error; `column`, or of a pipeline `slot`,
+            `stage` and `op`.
     """
 
     title: str
@@ -235,7 +236,7 @@ def aligned(rows: Sequence[Sequence[str]], most: int = 48) -> list[str]:
 
 def describe_failure(failure: dict[str, Any]) -> str:
     """`record 3 (cat), slot image, resize: OpError: ...`."""
-    where = "".join(f", {name} {failure[name]}" for name in ("slot",) if failure.get(name))
+    where = "".join(f", {name} {failure[name]}" for name in ("slot", "column") if failure.get(name))
     op = f", {failure['op']}" if failure.get("op") else ""
     key = f" ({failure['key']})" if failure.get("key") not in (None, str(failure["record"])) else ""
     return cut(one_line(f"record {failure['record']}{key}{where}{op}: {failure['type']}: {failure['message']}"), 400)

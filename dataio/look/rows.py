@@ -31,6 +31,8 @@ GLANCE = 5
 LOOKED_THROUGH = 256
 """Rows of a source that are looked through for them, where there are conditions."""
 Files: TypeAlias = Literal["all", "local", "none"]
+_ABSENT: Any = Cell("off")
+"""Stands for a field that a record lacks."""
 _GONE = Cell("failed")
 """What is read of a file that is not there."""
 _KEYS = ("__key__", "key", "id", "name")
@@ -157,18 +159,18 @@ def of_rows(
     fields: dict[str, list[Any]] = {}
     for i, row in enumerate(rows):
         for name, value in (row if isinstance(row, Mapping) else {"record": row}).items():
-            fields.setdefault(str(name), [None] * len(rows))[i] = value
+            fields.setdefault(str(name), [_ABSENT] * len(rows))[i] = value
     keys = [_key(row) for row in rows]
     columns, failures = [], []
     for name, values in fields.items():
         if files != "none" and _names_media(name, values):
             keys = [stem(value) if key is None and _is_media(value) else key for key, value in zip(keys, values)]
         cells = _cells(name, values, size, files)
-        columns.append(Column(name, cells))
+        columns.append(Column(name, tuple(None if cell is _ABSENT else cell for cell in cells)))
         for i, cell in enumerate(cells):
             if cell.kind == "failed":
                 kind, _, message = cell.text.partition(": ")
-                failures.append({"record": i, "key": keys[i], "slot": name, "stage": "decode", "op": None, "type": kind, "message": message})
+                failures.append({"record": i, "key": keys[i], "column": name, "type": kind, "message": message})
     labels = tuple(label_of(i, key) for i, key in enumerate(keys))
     return Preview(title, (Table("", "rows", labels, tuple(columns)),), tuple(notes), tuple(failures))
 
@@ -199,7 +201,7 @@ def _cells(name: str, values: Sequence[Any], size: int, files: Files) -> tuple[C
 
 def _names_media(name: str, values: Sequence[Any]) -> bool:
     """Whether a column holds names of images or sounds, and nothing else; one that is called a path may hold other files too."""
-    given = [value for value in values if value is not None]
+    given = [value for value in values if value is not None and value is not _ABSENT]
     named = [value for value in given if _is_media(value)]
     return bool(named) and (len(named) == len(given) or name in _PATHS)
 
