@@ -157,7 +157,7 @@ class Sample:
             below = int(self.fraction * 2**64)
             kept = drawn if below >= 2**64 else drawn.filter(pl.col(draw) < pl.lit(below, pl.UInt64))
         else:
-            kept = drawn.bottom_k(self.count or 0, by=[draw, row]).sort(row)
+            kept = drawn.bottom_k(min(self.count or 0, 2**32 - 1), by=[draw, row]).sort(row)
         return kept.select(names)
 
     @property

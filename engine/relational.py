@@ -27,6 +27,7 @@ from .signature import canonical_plan
 from .source import FIRST_PASS, ColumnarSource, Pass, RowSource, Source
 
 BATCH_ROWS = 8192
+_MOST_ROWS = 2**32 - 1  # that Polars counts to
 _PLAIN = pl.CompatLevel.oldest()  # no string or binary views, which few consumers read
 
 
@@ -61,9 +62,14 @@ def narrowed(
     check_columns(schema.names(), columns, predicate)
     if predicate is not None:
         frame = frame.filter(predicate.to_polars(schema))
-    if offset or limit is not None:
-        frame = frame.slice(offset, limit)
-    return frame if columns is None else frame.select(columns)
+    return cut(frame, offset, limit) if columns is None else cut(frame, offset, limit).select(columns)
+
+
+def cut(frame: pl.LazyFrame, offset: int, limit: int | None) -> pl.LazyFrame:
+    """`offset` rows skipped, `limit` kept."""
+    if limit is not None and limit >= _MOST_ROWS:
+        limit = None
+    return frame.slice(min(offset, 2**63 - 1), limit) if offset or limit is not None else frame
 
 
 def frame_batches(frame: pl.DataFrame) -> Iterator[pa.RecordBatch]:
@@ -241,7 +247,7 @@ def _lowered(plan: Plan, pass_: Pass) -> pl.LazyFrame:
         case Select(input=below, columns=columns):
             return narrowed(_lowered(below, pass_), columns, None, 0, None)
         case Limit(input=below, count=count, offset=offset):
-            return _lowered(below, pass_).slice(offset, count)
+            return cut(_lowered(below, pass_), offset, count)
         case Relation(input=below, step=step):
             return step.apply(_lowered(below, pass_), lambda other: lazy_plan(other, pass_))
     raise PlanError(f"{type(plan).__name__} cannot stand in a query")
