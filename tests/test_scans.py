@@ -755,3 +755,64 @@ def test_nothing_stays_open(folder: Path) -> None:
     assert ids(query.limit(40)) == list(range(40))
     ids(query)
     assert not [name for name in descriptors() if name.startswith(str(folder))]
+
+
+# ----------------------------------------------------------------------------------------------------------------- training
+
+
+def labels(loader: Any, steps: int | None = None) -> list[int]:
+    found: list[int] = []
+    for number, batch in enumerate(loader, 1):
+        found += [int(value) for value in batch["label"]]
+        if number == steps:
+            break
+    return found
+
+
+@pytest.fixture
+def training(tmp_path: Path, shelf: Any) -> dict[str, Any]:
+    """The same 24 records as Parquet data sets and as tar shards."""
+    records = [(encoded(8, 8, seed=i), i) for i in range(24)]
+    for part in range(3):
+        rows = records[part * 8 : part * 8 + 8]
+        table = pa.table({"image": [image for image, _ in rows], "label": pa.array([label for _, label in rows], pa.int64())})
+        pq.write_table(table, tmp_path / f"{part}.parquet", row_group_size=4)
+        shelf.objects[f"d/{part}.parquet"] = (tmp_path / f"{part}.parquet").read_bytes()
+    return {"local": f"{tmp_path}/*.parquet", "store": "shelf://d/"}
+
+
+@pytest.mark.parametrize("place", ["local", "store"])
+def test_a_data_set_is_trained_on_filtered_shuffled_and_resumed(place: str, training: dict[str, Any]) -> None:
+    def loader() -> Any:
+        query = dataio.scan_parquet(training[place]).filter(cond.col("label").ge(3))
+        pipe = dataio.pipeline(dataio.slot("image").decode_image(), dataio.slot("label").passthrough(), dataio.batch(4))
+        return pipe.bind(query).run("numpy", workers="thread")
+
+    with loader() as whole:
+        expected = labels(whole)
+    assert sorted(expected) == list(range(3, 24))
+    with loader() as first:
+        head = labels(first, 2)
+        state = first.state_dict()
+    with loader() as second:
+        second.load_state_dict(state)
+        assert head + labels(second) == expected
+
+
+def test_row_groups_are_counted_over_all_files(folder: Path) -> None:
+    query = dataio.scan_parquet(f"{folder}/*.parquet")
+    assert ids(query.row_groups([0, 17])) == [*range(5), *range(85, 90)]
+    assert ids(query.filter(pl.col("id") > 86).row_groups([17, 3])) == [87, 88, 89]
+    with pytest.raises(IndexError, match="18 row groups, no number 18"):
+        query.row_groups([18]).to_polars()
+    assert query.plan.source.group_starts().tolist() == list(range(0, 91, 5))  # type: ignore[attr-defined]
+
+
+def test_a_data_set_that_changed_between_passes(folder: Path) -> None:
+    from dataio.engine.errors import SourceError
+
+    source = dataio.scan_parquet(f"{folder}/*.parquet").plan.source  # type: ignore[attr-defined]
+    source.check()
+    (folder / "part-1.parquet").write_bytes(parquet(table(0, 7)))
+    with pytest.raises(SourceError, match=r"part-1\.parquet changed"):
+        source.check()

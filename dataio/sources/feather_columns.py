@@ -63,7 +63,8 @@ class _File(OpenedFile):
     def __init__(self, uri: str) -> None:
         self._uri = uri
         with _reading(uri, None, None) as file:
-            self._schema, self._batches = file.schema, file.num_record_batches
+            self._schema, self._batches = file.schema.remove_metadata(), file.num_record_batches
+            str(self._schema)  # names that are no text, too, are damage
 
     @property
     def schema(self) -> pa.Schema:
