@@ -166,7 +166,7 @@ def _binary_views(array: pa.Array) -> list[memoryview | None]:
     _, offsets_buffer, data_buffer = array.buffers()
     wide = pa.types.is_large_binary(array.type)
     offsets = np.frombuffer(offsets_buffer, np.int64 if wide else np.int32)[array.offset : array.offset + len(array) + 1]
-    data = memoryview(data_buffer) if data_buffer is not None else memoryview(b"")
+    data = memoryview(data_buffer).cast("B") if data_buffer is not None else memoryview(b"")  # Arrow's are of signed bytes, which decoders refuse
     bounds = offsets.tolist()
     views: list[memoryview | None] = [data[a:b] for a, b in itertools.pairwise(bounds)]
     if array.null_count:
