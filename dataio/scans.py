@@ -132,7 +132,8 @@ def scan_csv(
     include_file_paths: str | None = None,
     on_schema: OnSchema = "strict",
 ) -> Query:
-    """A query over CSV files, plain or compressed (gzip, bzip2, xz, zstd), read as streams and parsed by Polars in blocks of whole lines.
+    """A query over CSV files, plain or compressed (gzip, bzip2, xz, zstd), parsed by Polars: plain local ones by its own scan, others as
+    streams, in blocks of whole lines.
 
     Options of parsing are those of `polars.scan_csv`; the others, and errors, those of `scan_parquet`. Types are found in the first
     `infer_schema_length` lines of each file, so that files may differ in what they seem to hold: `schema_overrides` settles that, or

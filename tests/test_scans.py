@@ -457,11 +457,13 @@ def test_several_files_of_lines(tmp_path: Path) -> None:
     assert found["path"].to_list()[-1] == str(tmp_path / "c.csv")
 
 
+@pytest.mark.parametrize("place", ["local", "store"])
 @pytest.mark.parametrize(("kind", "text"), [("csv", "a\n" + "1\n" * 900_000 + "x\n"), ("ndjson", '{"a":1}\n' * 300_000 + '{"a":\n')])
-def test_a_line_that_cannot_be_parsed_names_file_and_place(kind: str, text: str, tmp_path: Path) -> None:
+def test_a_line_that_cannot_be_parsed_names_file_and_place(kind: str, text: str, place: str, tmp_path: Path, shelf: Any) -> None:
     (tmp_path / f"bad.{kind}").write_text(text)
+    shelf.objects = {f"bad.{kind}": text.encode()}
     with pytest.raises(ValueError, match=rf"bad\.{kind}: the lines from byte [1-9][0-9,]* on"):
-        getattr(dataio, f"scan_{kind}")(tmp_path / f"bad.{kind}").to_polars()
+        getattr(dataio, f"scan_{kind}")(tmp_path / f"bad.{kind}" if place == "local" else f"shelf://bad.{kind}").to_polars()
 
 
 def test_a_cut_off_stream_of_lines_is_an_error(lines: dict[str, bytes], tmp_path: Path) -> None:

@@ -1,12 +1,14 @@
-"""CSV and newline-delimited JSON as one scan: a file is read as a stream, cut into blocks of whole lines, and each block is parsed by Polars.
+"""CSV and newline-delimited JSON as one scan. Plain local files are scanned by Polars. Any other is read as a stream, cut into blocks of whole
+lines, and each block is parsed by Polars: so a file of any store, compressed or not, is read with bounded memory and by our own readers.
 
-So a file of any store, compressed or not, is read with bounded memory and by our own readers, and what cannot be parsed is told with its file
-and place. Of a block only the columns that are asked for are parsed.
+What cannot be parsed is told with its file and place, which Polars' own scan does not: the blocks are gone through then. Of a block only the
+columns that are asked for are parsed.
 """
 
 from __future__ import annotations
 
 import io
+import os
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
@@ -15,17 +17,22 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
-from dataio.engine.errors import OpError
-from dataio.engine.relational import frame_schema
+from dataio.engine.errors import DataioError, OpError
+from dataio.engine.expr import Cond
+from dataio.engine.relational import frame_schema, narrowed
+from dataio.engine.source import FIRST_PASS, Pass
 from dataio.io.codecs import CodecError, decoded
+from dataio.io.globbing import has_wildcards
+from dataio.io.parallel import for_each
 from dataio.io.reader import reader
 from dataio.io.secrets import masked
 from dataio.io.store import BytesLike
+from dataio.io.uri import local_path
 
 from .file_set import Files, FilesOptions, FilesScan, OpenedFile
 from .files import Found
 from .late import Conditions, LateChunk, Rows
-from .shards import codec_of
+from .shards import codec_of, is_packed
 
 FIRST, BLOCK = 1 << 20, 16 << 20
 """Bytes of text of the first block, in which the types are found, and of the others."""
@@ -49,8 +56,40 @@ class TextFiles(FilesScan):
         self.ahead = 2
 
     @abstractmethod
-    def parsed(self, block: bytes, first: bool, schema: pl.Schema | None) -> pl.LazyFrame:
-        """A block as a Polars query; without a schema its types are found."""
+    def parsed(self, text: io.BytesIO | str, first: bool, schema: pl.Schema | None) -> pl.LazyFrame:
+        """A block, or the file of a path, as a Polars query; without a schema its types are found."""
+
+    def lazy_frame(self, *, predicate: Cond | None = None, pass_: Pass = FIRST_PASS) -> pl.LazyFrame:
+        """Polars' own scans of local files, each of which is looked at for its columns first."""
+        if not self._polars_reads():
+            return super().lazy_frame(predicate=predicate, pass_=pass_)
+        schema = self.schema()
+        scans: dict[int, pl.LazyFrame] = {}
+
+        def one(number: int) -> None:
+            found = self.files.found[number]
+            with closing(self.opened(found)) as file:
+                assert isinstance(file, _File)
+                self._drift(schema, file.schema, found.uri)
+                scans[number] = self.parsed(found.uri, True, file.polars).select(schema.names)
+
+        for_each(one, range(len(self.files.found)))
+        return narrowed(pl.concat([scans[number] for number in sorted(scans)]), None, predicate, 0, None)
+
+    def _polars_reads(self) -> bool:
+        """Whether Polars reads the files just as they are read here: not patterns, and nothing that is packed."""
+        if self.options.on_schema == "union" or self._constants.num_columns:
+            return False
+        paths = [local_path(uri) for uri in self.files.uris]
+        return all(path is not None and not has_wildcards(os.fsdecode(path)) and os.path.isfile(path) and not is_packed(os.fsdecode(path)) for path in paths)
+
+    def named(self, error: BaseException) -> Exception | None:
+        try:
+            for chunk in self.chunks(Conditions(), FIRST_PASS):
+                chunk.read(self.schema().names, None)
+        except (DataioError, OSError) as found:
+            return found
+        return None
 
     def quote(self) -> bytes:
         """The byte between two of which a line does not end; empty for none."""
@@ -69,13 +108,13 @@ class CsvFiles(TextFiles):
 
     what = "scan_csv"
 
-    def parsed(self, block: bytes, first: bool, schema: pl.Schema | None) -> pl.LazyFrame:
+    def parsed(self, text: io.BytesIO | str, first: bool, schema: pl.Schema | None) -> pl.LazyFrame:
         options = dict(self.parsing)
         if not first:
             options |= {"has_header": False, "skip_rows": 0, "skip_lines": 0, "skip_rows_after_header": 0}
         if schema is not None:
             options |= {"schema": schema, "schema_overrides": None}
-        return pl.scan_csv(io.BytesIO(block), glob=False, **options)
+        return pl.scan_csv(text, glob=False, **options)
 
     def quote(self) -> bytes:
         return (self.parsing.get("quote_char") or "").encode()
@@ -89,30 +128,36 @@ class NdjsonFiles(TextFiles):
 
     what = "scan_ndjson"
 
-    def parsed(self, block: bytes, first: bool, schema: pl.Schema | None) -> pl.LazyFrame:
+    def parsed(self, text: io.BytesIO | str, first: bool, schema: pl.Schema | None) -> pl.LazyFrame:
         options = dict(self.parsing)
         if schema is not None:
             options |= {"schema": schema, "schema_overrides": None}
-        return pl.scan_ndjson(io.BytesIO(block), **options)
+        return pl.scan_ndjson(text, **options)
 
 
 class _File(OpenedFile):
+    """A file of lines.
+
+    Attributes:
+        polars: its columns as Polars has them.
+    """
+
     def __init__(self, scan: TextFiles, uri: str) -> None:
         self._scan, self._uri = scan, uri
         self._blocks = _blocks(uri, scan.quote(), scan.line_end())
         self._first = next(self._blocks, (0, b""))
         with _naming(uri, 0):
-            self._polars = scan.parsed(self._first[1], True, None).collect_schema()
-        self._schema = frame_schema(self._polars)
+            self.polars = scan.parsed(io.BytesIO(self._first[1]), True, None).collect_schema()
+        self._schema = frame_schema(self.polars)
 
     @property
     def schema(self) -> pa.Schema:
         return self._schema
 
     def chunks(self, test: Conditions) -> Iterator[LateChunk]:
-        yield _Block(self._scan, self._uri, self._first, self._polars, True)
+        yield _Block(self._scan, self._uri, self._first, self.polars, True)
         for block in self._blocks:
-            yield _Block(self._scan, self._uri, block, self._polars, False)
+            yield _Block(self._scan, self._uri, block, self.polars, False)
 
     def close(self) -> None:
         self._blocks.close()
@@ -144,7 +189,7 @@ class _Block(LateChunk):
         return frame.to_arrow(compat_level=_PLAIN)
 
     def _query(self) -> pl.LazyFrame:
-        return self._scan.parsed(self._text, self._first, self._schema)
+        return self._scan.parsed(io.BytesIO(self._text), self._first, self._schema)
 
 
 class _naming:
