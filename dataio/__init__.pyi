@@ -128,7 +128,6 @@ from .parquet_expr import ParquetExpr as ParquetExpr
 from .parquet_expr import ParquetNamespace as ParquetNamespace
 from .parquet_expr import parquet as parquet
 from .parquet_query import ParquetQuery as ParquetQuery
-from .parquet_query import scan_parquet as scan_parquet
 from .pipelines import BoundPipeline as BoundPipeline
 from .pipelines import Pipeline as Pipeline
 from .pipelines import pipeline as pipeline
@@ -136,9 +135,17 @@ from .processor_chains import default_chain_builder as default_chain_builder
 from .processor_chains import register_chain_builder as register_chain_builder
 from .query import Query as Query
 from .query import scan as scan
-from .query import scan_tfrecord as scan_tfrecord
 from .rdma import available as _available
 from .rdma import info as _info
+from .scans import scan_csv as scan_csv
+from .scans import scan_feather as scan_feather
+from .scans import scan_files as scan_files
+from .scans import scan_hf as scan_hf
+from .scans import scan_ndjson as scan_ndjson
+from .scans import scan_parquet as scan_parquet
+from .scans import scan_safetensors as scan_safetensors
+from .scans import scan_tfrecord as scan_tfrecord
+from .scans import scan_webdataset as scan_webdataset
 from .settings import env_vars as env_vars
 from .sharding import ShardSpec as ShardSpec
 from .sinks.manifest import SinkError as SinkError
