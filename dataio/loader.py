@@ -217,7 +217,7 @@ class DataLoader:
         """Whether the position is behind the last batch of its epoch, as far as the length is known. Who counts batches
         (Lightning does) never asks for the end."""
         try:
-            return 0 < len(self) <= self._position.batches
+            return self._position.batches > 0 and 0 < len(self) <= self._position.batches  # a query counts its rows for it
         except TypeError:
             return False
 

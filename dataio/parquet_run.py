@@ -14,7 +14,10 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.types as kinds
+from numpy.typing import NDArray
 
+from .engine.query_rows import Kept, sliced
+from .engine.row_numbers import RowNumbers
 from .formats.inputs import local_file, name_of
 from .formats.tables.parquet_file import ParquetSource, cut, empty_rows, parquet_errors, starts_of
 from .formats.tables.values import column_values, columns_of, rows_of
@@ -169,9 +172,30 @@ class Run:
         if self._node is None and not query._callables:
             left = max(0, starts_of(self.source.metadata, self.groups)[-1] - query._offset)
             return left if query._limit is None else min(left, query._limit)
+        if self.polars is not None:
+            with parquet_errors(query.path):
+                try:
+                    return int(self.polars.select(pl.len()).collect().item())
+                except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+                    raise pa.ArrowInvalid(str(error)) from error
         if not query._callables:
             self.columns = ()  # the rows only
         return sum(table.num_rows for table in self.tables())
+
+    def numbers(self) -> Kept:
+        """Numbers in the file of the rows that come out of a query without callables; only columns of the conditions are read."""
+        query, metadata = self.query, self.source.metadata
+        starts = starts_of(metadata, range(metadata.num_row_groups))
+        stop = None if query._limit is None else query._offset + query._limit
+        if self._node is None and query._groups is None:
+            rows = range(metadata.num_rows)[query._offset : stop]
+            return rows or range(0)
+        return RowNumbers(sliced(self._kept_numbers(starts), query._offset, stop))
+
+    def _kept_numbers(self, starts: list[int]) -> Iterator[NDArray[np.int64]]:
+        for run in self.source.batches_of_groups(self.groups):
+            numbers = np.concatenate([np.arange(starts[group], starts[group + 1]) for group in run])
+            yield numbers if self._node is None else numbers[self._mask(self.source.read(run, self.filter_columns))]
 
     def tables(self) -> Iterator[pa.Table]:
         """The rows of each candidate row group, after the conditions, offset and limit."""

@@ -44,6 +44,7 @@ from .rewrite import rewrite
 from .row_numbers import RowNumbers
 from .rules import PUSHDOWN
 from .settled import Settled
+from .shuffle import is_large
 from .signature import canonical_plan
 from .source import FIRST_PASS, ColumnarSource, Pass, Source
 
@@ -137,13 +138,7 @@ class QueryRows(ColumnarSource):
         below = self._base.group_starts() if self.indexed else None
         if below is None or self._moves:
             return None
-        kept = self.kept
-        if isinstance(kept, range):
-            found = np.clip(below, kept.start, kept.stop) - kept.start
-        else:
-            assert isinstance(kept, RowNumbers)
-            found = kept.before(below)
-        return np.unique(np.concatenate([[0], found]))
+        return kept_groups(self.kept, below)
 
     # --------------------------------------------------------------------------------------------------------------- reading
 
@@ -169,7 +164,7 @@ class QueryRows(ColumnarSource):
     def _rows(self, columns: tuple[str, ...] | None, offset: int, limit: int | None, pass_: Pass) -> Iterator[pa.RecordBatch]:
         plan, indexed = self._parts
         if indexed and (offset or self._moves):
-            return self._by_number(columns, offset, limit)
+            return by_number(self, columns, offset, limit)
         found = rewrite(plan, PUSHDOWN).plan
         if isinstance(found, Scan) and isinstance(found.source, ColumnarSource):
             names = found.columns if columns is None else columns
@@ -178,25 +173,13 @@ class QueryRows(ColumnarSource):
             return found.source.record_batches(columns=names, predicate=found.predicate, limit=left, offset=skipped, pass_=pass_)
         return RelationSource(plan).record_batches(columns=columns, predicate=None, limit=limit, offset=offset, pass_=pass_)
 
-    def _by_number(self, columns: tuple[str, ...] | None, start: int, limit: int | None) -> Iterator[pa.RecordBatch]:
-        from .shuffle import is_large
-
-        stop = len(self.kept) if limit is None else min(len(self.kept), start + limit)
-        schema = self.schema()
-        read = schema if columns is None else [schema.field(name) for name in columns]
-        step = _LARGE_ROWS if any(is_large(field.type) for field in read) else _ROWS
-        for at in range(start, stop, step):
-            batch = self.take(range(at, min(at + step, stop)), columns)
-            assert batch is not None
-            yield batch
-
     def take(self, rows: Sequence[int], columns: tuple[str, ...] | None) -> pa.RecordBatch | None:
         if not self.indexed:
             return None
         names = tuple(self.schema().names if columns is None else columns)
         if not len(rows):  # the first asks only whether it can be done
             return pa.RecordBatch.from_pylist([], schema=pa.schema([self.schema().field(name) for name in names]))
-        numbers = self._numbers(rows)
+        numbers = numbers_at(self.kept, rows)
         steps, read = _steps(self._parts[0], names)
         if not steps:
             return self._base.take(numbers, names)
@@ -209,14 +192,6 @@ class QueryRows(ColumnarSource):
         schema = pa.schema([self.schema().field(name) for name in names])
         found = pa.Table.from_batches(list(frame_batches(frame.select(names).collect()))).cast(schema)
         return found.combine_chunks().to_batches()[0]
-
-    def _numbers(self, positions: Positions) -> Sequence[int]:
-        kept = self.kept
-        if isinstance(kept, RowNumbers):
-            return kept.at(positions).tolist()  # type: ignore[no-any-return]
-        if isinstance(kept, range):
-            return kept[positions.start : positions.stop : positions.step] if isinstance(positions, range) else [kept[at] for at in positions]
-        return kept[np.asarray(positions)].tolist()  # type: ignore[no-any-return]
 
     # ----------------------------------------------------------------------------------------------------------- which rows
 
@@ -237,13 +212,56 @@ class QueryRows(ColumnarSource):
             stop = None if found.limit is None else found.offset + found.limit
             if found.predicate is None:
                 return range(min(found.offset, length), length if stop is None else min(stop, length))
-            return RowNumbers(_sliced(_survivors(base, found.predicate), found.offset, stop))
+            return RowNumbers(sliced(_survivors(base, found.predicate), found.offset, stop))
         frame, number = _numbered(self._parts[0])
         parts = (part.to_series().to_numpy().astype(np.int64) for part in streamed(frame.select(number)))
         if self._moves:
             moved = np.concatenate([np.empty(0, np.int64), *parts])
             return moved.astype(np.uint32) if length <= 1 << 32 else moved
         return RowNumbers(parts)
+
+
+def numbers_at(kept: Kept, positions: Positions) -> Sequence[int]:
+    """The numbers at these positions."""
+    if isinstance(kept, range):
+        return kept[positions.start : positions.stop : positions.step] if isinstance(positions, range) else [kept[int(at)] for at in positions]
+    found: list[int] = (kept.at(positions) if isinstance(kept, RowNumbers) else kept[np.asarray(positions)]).tolist()
+    return found
+
+
+def kept_groups(kept: Kept, starts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """`ColumnarSource.group_starts` of the rows that are kept in ascending order, by those of the source; groups without any are left out."""
+    if isinstance(kept, range):
+        found = np.clip(starts, kept.start, kept.stop) - kept.start
+    else:
+        assert isinstance(kept, RowNumbers)
+        found = kept.before(starts)
+    return np.unique(np.concatenate([[0], found]))
+
+
+def by_number(source: ColumnarSource, columns: tuple[str, ...] | None, start: int, limit: int | None) -> Iterator[pa.RecordBatch]:
+    """The rows from number `start` on, taken some at a time."""
+    length, schema = source.length(), source.schema()
+    assert length is not None
+    stop = length if limit is None else min(length, start + limit)
+    read = schema if columns is None else [schema.field(name) for name in columns]
+    step = _LARGE_ROWS if any(is_large(field.type) for field in read) else _ROWS
+    for at in range(start, stop, step):
+        batch = source.take(range(at, min(at + step, stop)), columns)
+        assert batch is not None
+        yield batch
+
+
+def sliced(parts: Iterator[NDArray[np.int64]], offset: int, stop: int | None) -> Iterator[NDArray[np.int64]]:
+    """The numbers from `offset` on, up to `stop`; nothing is read behind it."""
+    at = 0
+    if stop is not None and stop <= offset:
+        return
+    for part in parts:
+        yield part[max(0, offset - at) : None if stop is None else max(0, stop - at)]
+        at += len(part)
+        if stop is not None and at >= stop:
+            return
 
 
 def source_identity(source: Source) -> Any:
@@ -350,18 +368,6 @@ def _survivors(base: ColumnarSource, predicate: Cond) -> Iterator[NDArray[np.int
         for part in batch_query([numbered], (_NUMBER,), predicate):
             yield part.column(0).to_numpy()
         start += batch.num_rows
-
-
-def _sliced(parts: Iterator[NDArray[np.int64]], offset: int, stop: int | None) -> Iterator[NDArray[np.int64]]:
-    """The numbers from `offset` on, up to `stop`; nothing is read behind it."""
-    at = 0
-    if stop is not None and stop <= offset:
-        return
-    for part in parts:
-        yield part[max(0, offset - at) : None if stop is None else max(0, stop - at)]
-        at += len(part)
-        if stop is not None and at >= stop:
-            return
 
 
 def _numbered(plan: Plan) -> tuple[pl.LazyFrame, str]:
