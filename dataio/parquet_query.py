@@ -60,6 +60,9 @@ class ParquetQuery(Query):
 
         return Scan(self.as_source())
 
+    def _base(self) -> Query:
+        return Query(self.plan)  # one source, whose file is looked at once
+
     def select(self, columns: Iterable[str]) -> ParquetQuery:  # type: ignore[override]
         """Only these columns, in this order, duplicates once; "a.b" is field `b` of the struct `a`.
 
@@ -95,7 +98,7 @@ class ParquetQuery(Query):
         if isinstance(expr, str):
             return replace(self, _conditions=(*self._conditions, condition(expr, op, value)))
         if isinstance(expr, (Cond, Col)) or is_polars(expr):
-            return Query(self.plan).where(expr, op, value)
+            return self._base().where(expr, op, value)
         if not isinstance(expr, ParquetExpr):
             raise TypeError(f"where() takes a condition, or (column, op, value), got {expr!r}")
         if op is not None or value is not None:
@@ -118,7 +121,7 @@ class ParquetQuery(Query):
             TypeError: neither. ValueError: as `where` does.
         """
         if isinstance(predicate, (ParquetExpr, Cond, Col)) or is_polars(predicate) or (isinstance(predicate, str) and op is not None):
-            return self.where(predicate, op, value)
+            return self.where(predicate, op, value)  # type: ignore[arg-type]
         if op is not None or value is not None:
             raise TypeError("filter() takes a condition alone, or (column, op, value)")
         if not callable(predicate):

@@ -55,6 +55,7 @@ class Query(LookMethods):
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
+        self._found: pa.Schema | None = None
 
     @property
     def plan(self) -> Plan:
@@ -231,9 +232,9 @@ class Query(LookMethods):
         Raises:
             TypeError: no key, or of another type. SchemaError: a column that is not there.
         """
-        found = _expressions("group_by", _flat("group_by", keys, least=1))
-        self._check_names(found, "group_by")
-        return GroupedQuery(self, found)
+        found, base = _expressions("group_by", _flat("group_by", keys, least=1)), self._base()
+        base._check_names(found, "group_by")
+        return GroupedQuery(base, found)
 
     def join(
         self,
@@ -443,9 +444,11 @@ class Query(LookMethods):
         Raises:
             SchemaError: a source of Python records whose fields have no types.
         """
-        from .engine.relational import plan_schema
+        if self._found is None:
+            from .engine.relational import plan_schema
 
-        return plan_schema(self.plan)
+            self._found = plan_schema(self.plan)
+        return self._found
 
     def metadata(self) -> dict[str, Any]:
         """What is known without reading rows: `source`, one line; `num_rows`, None where only reading tells it; `columns`, each with `name`,
@@ -501,7 +504,11 @@ class Query(LookMethods):
 
     def _known(self) -> pa.Schema | None:
         """The schema, where it is known without reading rows."""
-        return Query.schema(self) if self._columnar() else None
+        return Query.schema(self._base()) if self._columnar() else None
+
+    def _base(self) -> Query:
+        """What the next step stands on."""
+        return self
 
     def _columnar(self) -> bool:
         nodes = list(walk(self.plan))
@@ -521,23 +528,22 @@ class Query(LookMethods):
                 self._check([value], f"{reader}({value!r})")
 
     def _where(self, reader: str, given: Any, op: Any, value: Any) -> Query:
-        condition = as_condition(given, op, value, self._known(), reader)
+        base = self._base()
+        condition = as_condition(given, op, value, base._known(), reader)
         if not isinstance(condition, FrameExpr):
-            return Query(Filter(self.plan, condition))
-        return self._stepped(FrameCall("filter", (condition,)))
+            return Query(Filter(base.plan, condition))
+        return base._stepped(FrameCall("filter", (condition,)))
 
     def _stepped(self, step: FrameCall | Sample) -> Query:
         """This query and one more step, whose columns and types are checked where those of this one are known."""
-        made = Query(Relation(self.plan, step))
-        known = self._known()
-        if known is None:
+        base = self._base()
+        made = Query(Relation(base.plan, step))
+        if (known := base._known()) is None:
             return made
-        from .engine.relational import plan_schema
-
         if isinstance(step, FrameCall) and step.method != "join":
-            self._check_names(step.args if step.method in ("select", "sort") else expressions_in(step), step.method)
+            base._check_names(step.args if step.method in ("select", "sort") else expressions_in(step), step.method)
             check_step(step, known)
-        plan_schema(made.plan)
+        made.schema()
         return made
 
 

@@ -28,10 +28,6 @@ class FrameStep(Protocol):
     def canonical(self) -> dict[str, Any]:
         """Nested plain dicts, equal for equal steps; part of a plan's signature."""
 
-    @property
-    def keeps_rows(self) -> bool:
-        """Whether each row comes out as one row, if in another place or with other columns."""
-
     def rows(self, rows: int) -> int | None:
         """How many rows come out of so many, None where that depends on their values."""
 
@@ -85,6 +81,7 @@ class FrameCall:
 
     @property
     def keeps_rows(self) -> bool:
+        """Whether each row comes out as one row, if in another place or with other columns."""
         return self.method in ("with_columns", "sort")
 
     def rows(self, rows: int) -> int | None:
@@ -159,10 +156,6 @@ class Sample:
         else:
             kept = drawn.bottom_k(min(self.count or 0, 2**32 - 1), by=[draw, row]).sort(row)
         return kept.select(names)
-
-    @property
-    def keeps_rows(self) -> bool:
-        return False
 
     def canonical(self) -> dict[str, Any]:
         return {"sample": self.count, "fraction": self.fraction, "seed": self.seed}

@@ -18,7 +18,7 @@ from polars.io.plugins import register_io_source
 from .errors import PlanError, SchemaError, unknown_columns
 from .explain import function_name, node_text
 from .expr import All, AnyOf, Compare, Cond, ConstCond, IsIn, IsNull
-from .frame_calls import free_name
+from .frame_calls import FrameCall, free_name
 from .plan import Filter, Limit, Plan, Relation, Scan, Select
 from .rewrite import rewrite
 from .row_columns import RowColumns
@@ -243,7 +243,7 @@ def _lowered(plan: Plan, pass_: Pass) -> pl.LazyFrame:
         case Filter(input=below, condition=Cond() as condition):
             return narrowed(_lowered(below, pass_), None, condition, 0, None)
         case Filter(input=below, condition=condition):
-            return _called(_lowered(below, pass_), condition)
+            return _called(_lowered(below, pass_), cast("Callable[[Any], Any]", condition))
         case Select(input=below, columns=columns):
             return narrowed(_lowered(below, pass_), columns, None, 0, None)
         case Limit(input=below, count=count, offset=offset):
@@ -255,7 +255,7 @@ def _lowered(plan: Plan, pass_: Pass) -> pl.LazyFrame:
 
 def lazy_count(plan: Plan) -> int:
     """How many rows a plan gives. Steps that only add columns or change the order are left out, and no column is asked for."""
-    while isinstance(plan, Select) or (isinstance(plan, Relation) and plan.step.keeps_rows):
+    while isinstance(plan, Select) or (isinstance(plan, Relation) and isinstance(plan.step, FrameCall) and plan.step.keeps_rows):
         plan = plan.input
     query = lazy_plan(plan)
     number = free_name("row", query.collect_schema().names())
