@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from dataio import cond
 from dataio.engine.errors import OpError, SchemaError
-from dataio.engine.expr import Cond
+from dataio.engine.expr import AnyOf, Cond
 from dataio.engine.source import Pass
 from dataio.sources.conditions import clause_of_cond, clause_of_expr, conjuncts
 from dataio.sources.late import Conditions, LateChunk, LateScan, Rows, Skipped, in_order
@@ -90,6 +90,7 @@ CONDITIONS: list[tuple[Cond, pl.Expr]] = [  # the same in both forms
     (~cond.col("size").is_null(), pl.col("size").is_not_null()),
     (cond.col("id").lt(0), pl.col("id") < 0),
     (cond.col("id").ge(0), pl.lit(value=True)),
+    (AnyOf(()), pl.lit(value=False)),
 ]
 SOME = st.sampled_from(CONDITIONS)
 NAMES = st.lists(st.sampled_from(list(COSTS)), min_size=1, max_size=4, unique=True)

@@ -28,6 +28,7 @@ from dataio.engine.expr import All, Cond
 from dataio.engine.relational import BATCH_ROWS, batch_query, check_columns
 from dataio.engine.shuffle import Recent, grouped
 from dataio.engine.source import FIRST_PASS, ColumnarSource, Pass
+from dataio.io.secrets import masked
 
 from .conditions import Clause, clause_of_cond, clause_of_expr, conjuncts
 
@@ -107,6 +108,7 @@ class Skipped:
 
     def add(self, uri: str, part: str, rows: int | None, error: BaseException | str) -> None:
         """Note a part."""
+        uri = masked(uri)
         made = SkippedPart(uri, part, rows, str(error))
         if self._found.setdefault((uri, part), made) is made:
             count = "an unknown number of" if rows is None else f"{rows:,}"
@@ -136,6 +138,8 @@ class _Part:
             for batch in batch_query(numbered.to_batches(), (_NUMBER,), self.test):
                 found[batch.column(0).to_numpy()] = True
             return found
+        if not self.columns:
+            return np.full(table.num_rows, bool(pl.select(self.test).item()))
         frame = pl.DataFrame(pl.from_arrow(table.select(self.columns)))
         kept: NDArray[np.bool_] = frame.select((pl.repeat(value=True, n=pl.len()) & self.test).fill_null(value=False).alias("kept")).to_series().to_numpy()
         return kept
@@ -172,7 +176,7 @@ class Conditions:
         """bool[rows] of a table that lacks columns: false where the parts that read only its columns rule a row out."""
         found = np.ones(known.num_rows, np.bool_)
         for part in self.parts:
-            if part.columns and set(part.columns) <= set(known.column_names):
+            if set(part.columns) <= set(known.column_names):
                 found &= part.holds(known)
         return found
 

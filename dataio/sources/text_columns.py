@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import os
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -207,7 +207,7 @@ class _naming:
             raise OpError(f"{masked(self._uri)}: the lines from byte {self._at:,} on cannot be parsed: {first[:500]}") from error
 
 
-def _blocks(uri: str, quote: bytes, line_end: bytes) -> Iterator[tuple[int, bytes]]:
+def _blocks(uri: str, quote: bytes, line_end: bytes) -> Generator[tuple[int, bytes], None, None]:
     """(place, text) of blocks of whole lines, decompressed; a line that ends between two quotes goes on.
 
     Raises:
