@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import os
+import pickle
 import random
 import subprocess
 import sys
@@ -799,6 +800,13 @@ def test_a_data_set_is_trained_on_filtered_shuffled_and_resumed(place: str, trai
     with loader() as second:
         second.load_state_dict(state)
         assert head + labels(second) == expected
+
+
+def test_a_scan_travels_to_another_process(folder: Path) -> None:
+    source = dataio.scan_parquet(f"{folder}/*.parquet").plan.source  # type: ignore[attr-defined]
+    assert source.take([3], ("id",)).column(0).to_pylist() == [3]
+    again = pickle.loads(pickle.dumps(source))
+    assert again.take([88], ("id",)).column(0).to_pylist() == [88]
 
 
 def test_row_groups_are_counted_over_all_files(folder: Path) -> None:

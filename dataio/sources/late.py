@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import polars as pl
@@ -323,6 +323,10 @@ class LateScan(ColumnarSource):
             self._starts = np.cumsum([0, *(chunk.height for chunk in chunks)], dtype=np.int64)
             self._chunks = chunks
         return self._chunks
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what is open or in memory, which another process reads anew."""
+        return {name: value for name, value in self.__dict__.items() if name not in ("_chunks", "_starts", "_recent")}
 
     # ------------------------------------------------------------------------------------------------------------ running
 
