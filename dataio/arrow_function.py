@@ -7,8 +7,9 @@ caller's side puts them beside what the loader delivers for the same rows. Rows 
 
 from __future__ import annotations
 
+import logging
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from .engine.plan import Chain
     from .pipelines import Pipeline
 
+logger = logging.getLogger("dataio.rows")
 BATCH_ROWS = 64
 """Rows worked on together where the pipeline has no `batch` stage: few, since a row may be an image."""
 OPTIONS = ("concurrency", "seed", "max_bytes", "cache", "workers", "worker_niceness", "worker_cpus")
@@ -111,7 +113,7 @@ class ArrowFunction:
         """
         return self._layout(input_schema).schema
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Generator[pa.RecordBatch, None, None]:
         """The rows of `batches`, in their order, in batches of at most `batch_rows`. Closing the generator ends the run.
 
         Raises:
@@ -381,3 +383,8 @@ def without(column: pa.Array, failed: Mapping[int, str]) -> pa.Array:
         return column
     numbers = pa.array([None if row in failed else row for row in range(len(column))], pa.int64())
     return column.take(numbers)
+
+
+def warn_of_failures(reader: str, failed: int, seen: int, example: str, became: str = "are null") -> None:
+    """One warning for rows that failed where no column says so."""
+    logger.warning("%s: %s of %s rows failed and %s; the first: %s", reader, f"{failed:,}", f"{seen:,}", became, example)

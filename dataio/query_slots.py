@@ -7,15 +7,15 @@ graph of actors, as an Arrow function.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .arrow_function import ArrowFunction, arrow_function
+from .arrow_function import ArrowFunction, arrow_function, warn_of_failures
 from .engine.errors import PlanError, SchemaError, unknown_columns
 from .engine.signature import canonical_chain
 from .pipelines import Pipeline
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from .engine.frame_calls import Lower
 
-logger = logging.getLogger("dataio.rows")
+Batches: TypeAlias = "Generator[pa.RecordBatch, None, None]"
 ON_FAILURE = ("null", "raise", "skip")
 _COLUMN, _SLOT, _ERROR = "\0column ", "\0slot ", "\0error"
 """In front of names on their way through the functions, where a column and the slot that replaces it stand side by side."""
@@ -191,7 +191,7 @@ class Decoding:
             tested |= {name for name, _ in step.slots}
         self._first = [name for name in made if name in tested]
         self._then = [name for name in made if name in wanted and name not in tested]
-        self._seen, self._failed, self._example = 0, 0, ""
+        self._failures: dict[str, Failures] = {}
         running = [*self._first, *self._then]
         needed = {*(wanted - computed), *(stage.output for name, stage in step.slots if name in running), *step.arguments(running)}
         read = [name for name in given.names if name in needed] or given.names[:1]
@@ -207,35 +207,42 @@ class Decoding:
         """The rows, in order."""
         import polars as pl
 
-        from .engine.relational import frame_of, lazy_query
+        from .engine.relational import frame_of
 
-        batches: Iterator[pa.RecordBatch] = (_renamed(batch, lambda name: _COLUMN + name) for batch in lazy_query(self._frame))
+        batches: Batches = self._read()
         batches = self._decoded(batches, self._first)
         if self._tests:
             batches = self._passing(batches)
         batches = self._decoded(batches, self._then)
         left = self._rows
-        try:
+        with closing(batches):
             for batch in batches:
                 if self._step.on_failure == "skip" and _ERROR in batch.schema.names:
                     batch = batch.filter(pc.is_null(batch.column(_ERROR)))
-                frame = pl.DataFrame(frame_of(self._finished(batch))) if self._columns else pl.DataFrame(height=batch.num_rows)
+                frame = frame_of(self._finished(batch)) if self._columns else pl.DataFrame(height=batch.num_rows)
                 if left is not None:
-                    frame, left = frame.head(left), left - min(left, frame.height)
+                    frame = frame.head(left)
+                    left -= frame.height
+                    if not left:
+                        batches.close()  # nobody may ask for what comes behind the last row, and so end this
                 yield frame
                 if left == 0:
                     break
-        finally:
-            batches.close()  # type: ignore[attr-defined]
-            self._tell()
+        self._tell()
 
-    def _decoded(self, batches: Iterator[pa.RecordBatch], names: list[str]) -> Iterator[pa.RecordBatch]:
+    def _read(self) -> Batches:
+        from .engine.relational import lazy_query
+
+        for batch in lazy_query(self._frame):
+            yield batch.rename_columns([_COLUMN + name for name in batch.schema.names])
+
+    def _decoded(self, batches: Batches, names: list[str]) -> Batches:
         """`batches` with these slots beside their columns."""
         for source in dict.fromkeys(stage.output for name, stage in self._step.slots if name in names):
             batches = self._run(batches, source, names)
-        yield from batches
+        return batches
 
-    def _run(self, batches: Iterator[pa.RecordBatch], source: str, names: list[str]) -> Iterator[pa.RecordBatch]:
+    def _run(self, batches: Batches, source: str, names: list[str]) -> Batches:
         first = next(batches, None)
         if first is None:
             return
@@ -245,7 +252,7 @@ class Decoding:
         kept = [_ERROR + "s" if name == _ERROR else name for name in before]
         arguments = [argument for argument in step.arguments(ours) if argument not in ours]
 
-        def feed() -> Iterator[pa.RecordBatch]:
+        def feed() -> Batches:
             batch: pa.RecordBatch | None = first
             while batch is not None:
                 columns = [*batch.columns, *(batch.column(_COLUMN + source) for _ in ours), *(batch.column(_COLUMN + name) for name in arguments)]
@@ -253,38 +260,30 @@ class Decoding:
                 batch = next(batches, None)
 
         incoming = feed()
-        run = step.function(source, ours, kept)(incoming)
-        try:
+        with _ended(batches), _ended(incoming), closing(step.function(source, ours, kept)(incoming)) as run:
             for batch in run:
-                yield self._merged(batch, ours)
-        finally:
-            run.close()  # type: ignore[attr-defined]
-            incoming.close()
-            batches.close()  # type: ignore[attr-defined]
+                yield self._merged(batch, source, ours)
 
-    def _merged(self, batch: pa.RecordBatch, ours: list[str]) -> pa.RecordBatch:
+    def _merged(self, batch: pa.RecordBatch, source: str, ours: list[str]) -> pa.RecordBatch:
         columns = {(_SLOT + name if name in ours else name): column for name, column in zip(batch.schema.names, batch.columns, strict=True)}
         if _ERROR in columns:
-            failed = len(batch) - columns[_ERROR].null_count
-            if failed and not self._failed:
-                self._example = columns[_ERROR].drop_null()[0].as_py()
-            self._seen += len(batch)
-            self._failed += failed
+            self._failures.setdefault(source, Failures()).note(columns[_ERROR])
             if (earlier := columns.pop(_ERROR + "s", None)) is not None:
                 columns[_ERROR] = pc.coalesce(earlier, columns[_ERROR])
         return pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
 
-    def _passing(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _passing(self, batches: Batches) -> Batches:
         """The rows that meet the conditions on slots."""
         import polars as pl
 
         from .engine.relational import frame_of
 
         tested = list(dict.fromkeys(name for part in self._tests for name in part.meta.root_names()))
-        for batch in batches:
-            frame = pl.DataFrame(frame_of(self._finished(batch, tested)))
-            mask = frame.select(pl.all_horizontal(self._tests).fill_null(False).alias("passes")).to_series()
-            yield batch if mask.all() else batch.filter(mask.to_arrow())
+        with closing(batches):
+            for batch in batches:
+                frame = frame_of(self._finished(batch, tested))
+                mask = frame.select(pl.all_horizontal(self._tests).fill_null(False).alias("passes")).to_series()
+                yield batch if mask.all() else batch.filter(mask.to_arrow())
 
     def _finished(self, batch: pa.RecordBatch, names: list[str] | None = None) -> pa.RecordBatch:
         """The columns under their own names."""
@@ -296,13 +295,38 @@ class Decoding:
 
     def _tell(self) -> None:
         """Rows that failed are told, unless a column does."""
-        if self._failed and self._step.errors is None:
-            became = "are null" if self._step.on_failure == "null" else "were left out"
-            logger.warning("with_slots: %s of %s rows failed and %s; the first: %s", f"{self._failed:,}", f"{self._seen:,}", became, self._example)
+        if self._step.errors is None:
+            for source, found in self._failures.items():
+                if found.failed:
+                    became = "are null" if self._step.on_failure == "null" else "were left out"
+                    warn_of_failures(f"with_slots of column {source!r}", found.failed, found.seen, found.example, became)
 
 
-def _renamed(batch: pa.RecordBatch, name: Callable[[str], str]) -> pa.RecordBatch:
-    return batch.rename_columns([name(old) for old in batch.schema.names])
+@dataclass(slots=True)
+class Failures:
+    """Rows that slots of one column ran on, how many of them failed, and the first reason."""
+
+    seen: int = 0
+    failed: int = 0
+    example: str = ""
+
+    def note(self, reasons: pa.Array) -> None:
+        """Count some more."""
+        failed = len(reasons) - reasons.null_count
+        if failed and not self.failed:
+            self.example = reasons.drop_null()[0].as_py()
+        self.seen += len(reasons)
+        self.failed += failed
+
+
+@contextmanager
+def _ended(batches: Batches) -> Iterator[None]:
+    """Close a generator at the end. One that a source thread is still in, because a read below takes long, ends with that read."""
+    try:
+        yield
+    finally:
+        with suppress(ValueError):
+            batches.close()
 
 
 def conjuncts(condition: pl.Expr) -> list[pl.Expr]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 
@@ -82,14 +82,14 @@ class BatchError(DataioError, RuntimeError):
     """A batch cannot be delivered under the chosen `on_failure`.
 
     Attributes:
-        batch: number of the batch within the epoch.
+        batch: number of the batch within the epoch, -1 when that is not known.
         errors: the row errors of that batch, as in `Batch.errors`.
     """
 
-    def __init__(self, message: str, *, batch: int, errors: list[dict[str, Any]]) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, *, batch: int = -1, errors: Sequence[dict[str, Any]] = ()) -> None:
+        super().__init__(message)  # by itself enough for those who make an error again from its text: pickle, Polars
         self.batch = batch
-        self.errors = errors
+        self.errors = list(errors)
 
 
 class FailureBudgetError(DataioError, RuntimeError):
