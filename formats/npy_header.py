@@ -92,3 +92,12 @@ def _parse(major: int, text: bytes) -> tuple[np.dtype, tuple[int, ...], bool]:
     if len(shape) > 64 or min(shape, default=0) < 0 or math.prod(filter(None, shape)) * dtype.itemsize > sys.maxsize:
         raise OpError(f"not a valid .npy header: shape {shape}")
     return dtype, shape, fortran
+
+
+@lru_cache(maxsize=4096)
+def npy_head(dtype: np.dtype, shape: tuple[int, ...]) -> bytes:
+    """The front of an .npy file of an array in C order: magic and header of format 1.0, up to where the elements begin."""
+    out = io.BytesIO()
+    facts = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(out, facts)
+    return out.getvalue()
