@@ -15,7 +15,7 @@ if not _os.path.isdir(_os.path.join(__path__[0], "engine")):
 
 __version__ = "0.1.0"
 
-_MODULES = ("aio", "batch_transforms", "cond", "decoders", "ops", "rdma", "transforms")
+_MODULES = ("aio", "batch_transforms", "cond", "decoders", "ops", "polars", "rdma", "transforms")
 _NAMES = {
     "Archive": "sources",
     "Batch": "batches",
@@ -159,7 +159,9 @@ _NAMES = {
     "register_chain_builder": "processor_chains",
     "register_native_preprocess": "image_processors",
     # data sets
+    "Description": "look.describe",
     "Finding": "inspect.report",
+    "Preview": "look.preview",
     "Report": "inspect.report",
     # stores of a user's own
     "Body": "io.store",

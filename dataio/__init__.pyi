@@ -5,6 +5,7 @@ from . import batch_transforms as batch_transforms
 from . import cond as cond
 from . import decoders as decoders
 from . import ops as ops
+from . import polars as polars
 from . import rdma as rdma
 from . import transforms as transforms
 from .aliases import Concurrency as Concurrency
@@ -122,6 +123,8 @@ from .io.verbs import write as write
 from .io.writer import Writer as Writer
 from .io.writer import writer as writer
 from .loader import DataLoader as DataLoader
+from .look.describe import Description as Description
+from .look.preview import Preview as Preview
 from .outputs import DlpackTensor as DlpackTensor
 from .outputs import register_output_adapter as register_output_adapter
 from .parquet_expr import ParquetExpr as ParquetExpr

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
+from functools import cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,19 +75,17 @@ def _captioned(
     return np.asarray(page)
 
 
-def font(size: int = FONT) -> object:
+@cache
+def font(size: int = FONT) -> Any:
     """The letters that are drawn with: Pillow's own, so that a sheet looks the same on every machine."""
     from PIL import ImageFont
 
-    return _fonts.setdefault(size, ImageFont.load_default(size))
-
-
-_fonts: dict[int, object] = {}
+    return ImageFont.load_default(size)
 
 
 def clipped(text: str, width: int, size: int = FONT) -> str:
     """The text, its end replaced by an ellipsis where it is wider than `width` pixels."""
-    measure = font(size).getlength  # type: ignore[attr-defined]
+    measure = font(size).getlength
     if measure(text) <= width:
         return text
     low, high = 0, len(text)

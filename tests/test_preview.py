@@ -20,7 +20,7 @@ from dataio.engine.errors import PlanError
 from dataio.look.cells import look_at
 from dataio.look.pictures import fitted, heat_map, levels, sound, spectrum, waveform
 from dataio.look.preview import Preview
-from dataio.look.rows import GLANCE, LOOKED_THROUGH, frame_rows
+from dataio.look.rows import GLANCE, LOOKED_THROUGH, table_rows
 from dataio.look.text import human, number, one_line
 
 from .conftest import encoded
@@ -247,20 +247,35 @@ def test_preview_of_scan_files(tmp_path: Path) -> None:
     assert sorted(c.kind for c in column(found, "path").cells) == ["image", "sound", "text"]
 
 
-def test_tensors_of_frames_stay_arrays() -> None:
-    rows = frame_rows(
-        pl.DataFrame(
-            {
-                "fixed": pl.Series([np.zeros((3, 9, 9), np.float32), None], dtype=pl.Array(pl.Float32, (3, 9, 9))),
-                "ragged": pl.Series([{"data": [1.5, 2.5], "shape": [2, 1]}, None], dtype=pl.Struct({"data": pl.List(pl.Float32), "shape": pl.List(pl.Int64)})),
-                "list": [[1, 2], None],
-            }
-        )
+def test_tensors_of_columns_stay_arrays() -> None:
+    tensor = pa.fixed_shape_tensor(pa.float32(), [3, 9, 9])
+    storage = pa.array([np.arange(243, dtype=np.float32).tolist(), None], pa.list_(pa.float32(), 243))
+    table = pa.table(
+        {
+            "tensor": pa.ExtensionArray.from_storage(tensor, storage),
+            "ragged": pa.array([{"data": [1.5, 2.5], "shape": [2, 1]}, None], pa.struct([("data", pa.list_(pa.float32())), ("shape", pa.list_(pa.int32()))])),
+            "list": pa.array([[1, 2], None], pa.list_(pa.int16())),
+            "nested": pa.array([[[1, 2]], None], pa.list_(pa.list_(pa.int16()))),
+            "fixed": pa.array([[[1, 2], [3, 4]], None], pa.list_(pa.list_(pa.int16(), 2), 2)),
+        }
     )
-    assert (rows[0]["fixed"].shape, rows[0]["fixed"].dtype) == ((3, 9, 9), np.float32)
-    assert rows[0]["ragged"]["data"].dtype == np.float32
+    rows = table_rows(table)
+    assert (rows[0]["tensor"].shape, rows[0]["tensor"].dtype) == ((3, 9, 9), np.float32)
     assert look_at(rows[0]["ragged"]).type == "float32[2, 1]"
-    assert rows[1] == {"fixed": None, "ragged": None, "list": None}
+    assert look_at(rows[0]["list"]).type == "int16[2]"
+    assert rows[0]["nested"] == [[1, 2]]
+    np.testing.assert_array_equal(rows[0]["fixed"], [[1, 2], [3, 4]])
+    assert set(rows[1].values()) == {None}
+    assert table_rows(table.slice(1))[0] == rows[1]
+
+
+def test_decoded_columns_of_a_query() -> None:
+    query = dataio.scan(frame().head(3)).with_slots(dataio.slot("image").decode_image(mode="rgb").resize(h=16, w=24))
+    assert [c.type for c in column(query.preview(), "image").cells] == ["uint8[16, 24, 3]"] * 3
+    assert query._repr_html_().count("<img ") == 3
+    found = query.describe()["image"]
+    assert (found.of, found.count) == ("elements", 3)
+    assert 0 <= found.low < found.mean < found.high <= 255
 
 
 @pytest.mark.parametrize(("arguments", "error"), [({"n": 0}, ValueError), ({"n": 1001}, ValueError), ({"n": 2.0}, TypeError), ({"size": 4}, ValueError), ({"size": 5000}, ValueError)])

@@ -12,7 +12,7 @@ from ..formats.inputs import read_bytes
 from ..io.arguments import check_count
 from ..look.cells import LARGEST, Cell, failed, look_at
 from ..look.preview import Preview, check_size
-from ..look.rows import frame_rows, of_rows
+from ..look.rows import of_rows, table_rows
 from ..look.text import SIZE, human, plural
 from .checking import MODULES, module_of
 from .contents import naming_file
@@ -137,17 +137,15 @@ def _of_tar(target: Target, size: int) -> Iterator[dict[str, Any]]:
 
 def _of_table(target: Target) -> Iterator[dict[str, Any]]:
     """Rows, some at a time: one may be large."""
-    import polars as pl
-
     from .tables import batch_of, opened, opened_arrow
 
     if target.kind.name == "parquet":
         with opened(target) as file:
             for batch in file.iter_batches(16, use_threads=False):
-                yield from frame_rows(pl.DataFrame(batch))
+                yield from table_rows(batch)
         return
     with opened_arrow(target) as file:
         for number in range(file.num_record_batches):
             batch = batch_of(file, number)
             for first in range(0, batch.num_rows, 16):
-                yield from frame_rows(pl.DataFrame(batch.slice(first, 16)))
+                yield from table_rows(batch.slice(first, 16))

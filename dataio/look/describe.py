@@ -47,7 +47,8 @@ class ColumnFigures:
 
     Attributes:
         name, type: of the column, as Polars calls it.
-        of: what the numbers are of: "" the values themselves, "length" (characters of text, items of lists), "bytes" (sizes).
+        of: what the numbers are of: "" the values themselves, "elements" of tensors and arrays of one shape, "length" (characters of text,
+            items of lists), "bytes" (sizes).
         count, nulls: values, and nulls. `strange` values are NaN or infinite, and no part of what follows.
         unique: distinct values, nulls left out; None where they are not counted (lists, bytes) or over 10,000.
         over: whether they are over 10,000.
@@ -246,7 +247,11 @@ class _Column:
     def __init__(self, name: str, dtype: pl.DataType, sample: int) -> None:
         import polars as pl
 
-        self.name, self.dtype = name, dtype
+        self.name, self.given = name, str(dtype)
+        self.tensor = isinstance(dtype, pl.BaseExtension)
+        if isinstance(dtype, pl.BaseExtension):
+            dtype = dtype.ext_storage()
+        self.dtype = dtype
         self.count = self.nulls = self.strange = self.broken = self.tried = 0
         self.numbers = _Numbers(sample)
         self.least: Any = None
@@ -258,11 +263,15 @@ class _Column:
         self.distinct: Counter[Any] | None = Counter() if plain else None
         self.over = False
         self._characters = 0
-        self.of = "length" if dtype in (pl.String, pl.Categorical, pl.Enum, pl.List, pl.Array) else "bytes" if self.encoded else ""
+        self.of = "length" if dtype in (pl.String, pl.Categorical, pl.Enum, pl.List) else "bytes" if self.encoded else ""
+        if isinstance(dtype, pl.Array) and _innermost(dtype).is_numeric():
+            self.of = "elements"
 
     def add(self, series: pl.Series) -> None:
         import polars as pl
 
+        if self.tensor:
+            series = series.ext.storage()
         given = series.drop_nulls()
         self.nulls += len(series) - len(given)
         self.count += len(given)
@@ -275,7 +284,11 @@ class _Column:
         if dtype.is_numeric() or dtype == pl.Boolean:
             self._number(given)
         elif self.of == "length":
-            self._number(given.list.len() if dtype == pl.List else given.arr.len() if dtype == pl.Array else given.cast(pl.String).str.len_chars())
+            self._number(given.list.len() if dtype == pl.List else given.cast(pl.String).str.len_chars())
+        elif self.of == "elements":
+            while isinstance(given.dtype, pl.Array):
+                given = given.explode()
+            self._number(given.drop_nulls())
         elif self.encoded:
             data = (given if dtype == pl.Binary else given.struct.field("bytes")).drop_nulls()
             self._number(data.bin.size())
@@ -331,7 +344,7 @@ class _Column:
         pictured = self.images.count > 0
         return ColumnFigures(
             name=self.name,
-            type=str(self.dtype),
+            type=self.given,
             of=self.of,
             count=self.count,
             nulls=self.nulls,
@@ -351,6 +364,12 @@ class _Column:
             return []
         # by count, then by value, so that equal counts have one order whatever the batches were
         return sorted(self.distinct.items(), key=lambda item: (-item[1], str(item[0])))[:_TOP]
+
+
+def _innermost(dtype: Any) -> Any:
+    while hasattr(dtype, "inner"):
+        dtype = dtype.inner
+    return dtype
 
 
 def _shown(value: Any) -> str:

@@ -150,7 +150,7 @@ def _grid(rows: Sequence[Sequence[str]]) -> Pixels:
     """A table of text, its first row the heading."""
     from PIL import Image, ImageDraw
 
-    measure = font(_TEXT).getlength  # type: ignore[attr-defined]
+    measure = font(_TEXT).getlength
     widths = [min(_CELL, max(int(measure(cell[:80])) for cell in column)) + 16 for column in zip(*rows)]
     kept = max(1, int(np.searchsorted(np.cumsum(widths), WIDEST)))
     shown = [[*row[:kept], *([f"{len(row) - kept} more columns" if i == 0 else ""] if len(row) > kept else [])] for i, row in enumerate(rows)]
@@ -175,7 +175,7 @@ def _lines(lines: Sequence[str], size: int, colour: tuple[int, int, int]) -> Pix
     from PIL import Image, ImageDraw
 
     texts = [clipped(one_line(line), WIDEST, size) for line in lines]
-    measure = font(size).getlength  # type: ignore[attr-defined]
+    measure = font(size).getlength
     page = Image.new("RGB", (int(max(map(measure, texts))) + 4, (size + 6) * len(texts) + 2), (255, 255, 255))
     draw = ImageDraw.Draw(page)
     for place, text in enumerate(texts):

@@ -41,7 +41,7 @@ class LookMethods:
 
         Returns:
             by column: rows, nulls, distinct values (up to 10,000), least, greatest, mean, standard deviation, quartiles; of text and lists
-            their lengths, of bytes their sizes; of encoded images, and of files that a scan lists, width, height, aspect and format.
+            their lengths, of tensors their elements, of bytes their sizes; of encoded images, and of files that a scan lists, width, height, aspect and format.
             Quantiles are exact up to 65,536 values, behind that those of as many drawn at random, the same ones each time.
             `to_polars()` has them as a frame; notebooks show histograms.
 

@@ -44,7 +44,8 @@ _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 class Shown(Protocol):
     """What has a title and a body."""
 
-    title: str
+    @property
+    def title(self) -> str: ...
 
     def _repr_html_(self) -> str: ...
 

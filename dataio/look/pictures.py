@@ -49,7 +49,7 @@ def levels(values: np.ndarray) -> Pixels:
         return values
     if values.dtype == np.bool_:
         return np.asarray(values * np.uint8(255), np.uint8)
-    floats = np.nan_to_num(values.astype(np.float32), nan=0.0, posinf=np.float32(3e38), neginf=np.float32(-3e38))
+    floats = np.nan_to_num(values.astype(np.float32), nan=0.0, posinf=3e38, neginf=-3e38)
     low, high = (float(floats.min()), float(floats.max())) if floats.size else (0.0, 0.0)
     if values.dtype.kind == "f" and low >= 0 and high <= 1:
         low, high = 0.0, 1.0
@@ -78,7 +78,7 @@ def _stretched(values: np.ndarray) -> np.ndarray:
     finite = floats[np.isfinite(floats)]
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
     with np.errstate(over="ignore", invalid="ignore"):
-        return np.clip(np.nan_to_num((floats - low) / (high - low if high > low else 1.0)), 0, 1)
+        return np.asarray(np.clip(np.nan_to_num((floats - low) / (high - low if high > low else 1.0)), 0, 1))
 
 
 def _coloured(gray: Pixels) -> Pixels:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -13,7 +14,8 @@ import numpy as np
 from ..engine.batch import stem
 from ..engine.errors import DataioError
 from ..engine.explain import plan_text
-from ..engine.plan import Filter, Limit, Plan, Scan, Select, record_count, walk
+from ..engine.morsel import column_values
+from ..engine.plan import Filter, Limit, Plan, Relation, Scan, Select, record_count, walk
 from ..formats.inputs import local_file
 from ..inspect.kinds import SOUNDS, kind_by_name, suffix_of
 from ..io.verbs import read
@@ -22,7 +24,7 @@ from .preview import Column, Preview, Table, check_size, label_of
 from .text import SIZE, plural
 
 if TYPE_CHECKING:
-    import polars as pl
+    import pyarrow as pa
 
     from ..query import Query
 
@@ -43,7 +45,8 @@ def preview(query: Query, n: int, size: int) -> Preview:
     """See `Query.preview`."""
     check_size(n, size)
     rows = first_rows(query, n)
-    total = record_count(query.plan)
+    scan = list(walk(query.plan))[-1]
+    total = None if isinstance(scan, Scan) and _hides_conditions(scan) else record_count(query.plan)
     notes = [plural(len(rows), "row") if total is None or total <= len(rows) else f"the first {len(rows):,} of {total:,} rows", _plan_line(query.plan)]
     return of_rows(title_of(query.plan), rows, size, notes=[note for note in notes if note])
 
@@ -56,7 +59,7 @@ def glance(query: Query) -> Preview:
         from ..query import Query
 
         try:
-            rows = first_rows(Query(plan), GLANCE)
+            rows = first_rows(_light(Query(plan)), GLANCE)
         except Exception as error:  # a notebook shows what it can of any query; an end raises this in full
             return Preview(title_of(query.plan), (), (*notes, f"{type(error).__name__}: {error}"))
         if len(rows) < GLANCE and any(isinstance(node, Filter) for node in walk(plan)):
@@ -67,6 +70,17 @@ def glance(query: Query) -> Preview:
     return Preview(title_of(query.plan), (), (*notes, "nothing was read: preview() runs the query and shows rows"))
 
 
+def _light(query: Query) -> Query:
+    """Without the payloads of tensors, any of which may be as large as a model."""
+    from ..sources.safetensors_columns import SafetensorsColumns
+
+    nodes = list(walk(query.plan))
+    names = query.columns() or []
+    if isinstance(nodes[-1], Scan) and isinstance(nodes[-1].source, SafetensorsColumns) and "data" in names and len(names) > 1:
+        return query.select(*(name for name in names if name != "data"))
+    return query
+
+
 def bounded(plan: Plan) -> Plan | None:
     """A plan that gives the first rows of `plan` and reads few of the source; None where that takes the whole source.
 
@@ -74,7 +88,7 @@ def bounded(plan: Plan) -> Plan | None:
     """
     nodes = list(walk(plan))[::-1]
     scan = nodes[0]
-    if not isinstance(scan, Scan) or _hides_conditions(scan) or not all(isinstance(node, (Filter, Limit, Select)) for node in nodes[1:]):
+    if not isinstance(scan, Scan) or _hides_conditions(scan) or not all(map(_row_by_row, nodes[1:])):
         return None
     found: Plan = Limit(replace(scan, predicate=None, limit=None, offset=0, columns=None), LOOKED_THROUGH)
     if scan.predicate is not None:
@@ -84,8 +98,17 @@ def bounded(plan: Plan) -> Plan | None:
     if scan.columns is not None:
         found = Select(found, scan.columns)
     for node in nodes[1:]:
-        found = replace(node, input=found)  # type: ignore[type-var, call-arg]
+        found = replace(node, input=found)  # type: ignore[type-var]
     return found if any(isinstance(node, Filter) for node in walk(found)) else plan
+
+
+def _row_by_row(node: Plan) -> bool:
+    """Whether the step gives its first rows from the first ones of its input."""
+    if isinstance(node, Relation):
+        from ..query_slots import DecodeSlots
+
+        return isinstance(node.step, DecodeSlots)
+    return isinstance(node, (Filter, Limit, Select))
 
 
 def _hides_conditions(scan: Scan) -> bool:
@@ -94,7 +117,7 @@ def _hides_conditions(scan: Scan) -> bool:
         return False
     from ..sources.parquet import ParquetQuerySource
 
-    return isinstance(scan.source, ParquetQuerySource) and scan.source.length() is None
+    return isinstance(scan.source, ParquetQuerySource) and scan.source.conditional
 
 
 def title_of(plan: Plan) -> str:
@@ -119,33 +142,73 @@ def first_rows(query: Query, n: int) -> list[Any]:
     head = Query(Limit(query.plan, n))
     if head.columns() is None:
         return list(islice(head, n))
-    return frame_rows(head.to_polars())
+    return table_rows(head.collect_arrow())
 
 
-def frame_rows(frame: pl.DataFrame) -> list[dict[str, Any]]:
-    """Rows whose tensors are arrays rather than lists of lists."""
-    columns = {series.name: _values(series) for series in frame}
-    return [{name: values[i] for name, values in columns.items()} for i in range(frame.height)]
+def table_rows(table: pa.Table | pa.RecordBatch) -> list[dict[str, Any]]:
+    """Rows of Arrow columns; tensors and lists of numbers are arrays."""
+    columns = {}
+    for name in table.schema.names:
+        column = table.column(name)
+        columns[name] = [value for chunk in getattr(column, "chunks", [column]) for value in _values(chunk)]
+    return [{name: values[i] for name, values in columns.items()} for i in range(table.num_rows)]
 
 
-def _values(series: pl.Series) -> Sequence[Any]:
-    import polars as pl
+def _values(column: pa.Array) -> Sequence[Any]:
+    """Python values of a column."""
+    import pyarrow.types as types
 
-    dtype = series.dtype
-    if isinstance(dtype, (pl.Array, pl.List)) and _innermost(dtype).is_numeric():
-        if isinstance(dtype, pl.List) and isinstance(dtype.inner, pl.List):
-            return series.to_list()
-        return [None if item is None else np.asarray(item.to_numpy()) for item in (series[i] for i in range(len(series)))]
-    if isinstance(dtype, pl.Struct) and {field.name for field in dtype.fields} == {"data", "shape"}:
-        data, shapes = _values(series.struct.field("data")), series.struct.field("shape").to_list()
-        return [None if part is None or shape is None else {"data": part, "shape": shape} for part, shape in zip(data, shapes)]
-    return series.to_list()
+    kind = column.type
+    if not isinstance(column, _extension()):
+        if (types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)) and _is_number(_innermost(kind)):
+            shape = _fixed_shape(kind)
+            if shape is not None or _is_number(kind.value_type):
+                return [_array(item, shape) if item.is_valid else None for item in column]
+        if types.is_struct(kind) and {field.name for field in kind} == {"data", "shape"}:
+            parts = {name: _values(column.field(name)) for name in ("data", "shape")}
+            valid = column.is_valid().to_pylist()
+            return [{"data": parts["data"][i], "shape": parts["shape"][i]} if ok else None for i, ok in enumerate(valid)]
+    return column_values(column)
 
 
-def _innermost(dtype: Any) -> Any:
-    while hasattr(dtype, "inner"):
-        dtype = dtype.inner
-    return dtype
+def _extension() -> Any:
+    """The class of Arrow columns of extension types, once pyarrow is asked for."""
+    import pyarrow as pa
+
+    return pa.ExtensionArray
+
+
+def _is_number(kind: Any) -> bool:
+    import pyarrow.types as types
+
+    return bool(types.is_integer(kind) or types.is_floating(kind))
+
+
+def _innermost(kind: Any) -> Any:
+    import pyarrow.types as types
+
+    while types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        kind = kind.value_type
+    return kind
+
+
+def _fixed_shape(kind: Any) -> list[int] | None:
+    """The sizes of lists of fixed sizes inside one another, None where some vary."""
+    import pyarrow.types as types
+
+    sizes = []
+    while types.is_fixed_size_list(kind):
+        sizes.append(kind.list_size)
+        kind = kind.value_type
+    return sizes if sizes and _is_number(kind) else None
+
+
+def _array(item: Any, shape: list[int] | None) -> np.ndarray:
+    values = item.values
+    while hasattr(values, "flatten") and not _is_number(values.type):
+        values = values.flatten()
+    found: np.ndarray = values.to_numpy(zero_copy_only=False)
+    return found if shape is None or found.size != math.prod(shape) else found.reshape(shape)
 
 
 def of_rows(

@@ -110,6 +110,11 @@ class ParquetQuerySource(ArrowSource):
     def describe(self) -> str:
         return f"{self._query!r}: columns {', '.join(self.schema().names)}"
 
+    @property
+    def conditional(self) -> bool:
+        """Whether conditions choose the rows, so that finding them may take the whole file."""
+        return bool(self._query._conditions or self._query._callables)
+
     def length(self) -> int | None:
         """By the footer; with conditions their columns are read once for it. None with callables."""
         return None if self._query._callables else len(self._numbers())
