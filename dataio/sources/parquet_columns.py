@@ -11,12 +11,13 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.types as kinds
 
-from dataio.engine.errors import DataioError
+from dataio.engine.errors import DataioError, OpError
 from dataio.engine.expr import Cond
-from dataio.engine.relational import narrowed
+from dataio.engine.relational import narrowed, streamed
 from dataio.engine.source import FIRST_PASS, ColumnarSource, Pass
 from dataio.formats.tables.parquet_file import ParquetSource
 from dataio.io.parallel import for_each
+from dataio.io.secrets import masked
 from dataio.io.uri import local_path
 from dataio.parquet_native import may_hold
 from dataio.parquet_run import held_alike
@@ -77,7 +78,7 @@ class ParquetFiles(FilesScan):
             self._footers_checked = True
 
     def named(self, error: BaseException) -> Exception | None:
-        """Polars met damage: it is looked for, a row group after the other."""
+        """Polars met damage: it is looked for, a row group after the other; what only Polars takes for damage, a file after the other."""
         if not self._polars_reads():
             return None
         try:
@@ -85,6 +86,12 @@ class ParquetFiles(FilesScan):
                 chunk.read(self.file_schema().names, None)
         except (DataioError, OSError) as found:
             return found
+        for uri in self.files.uris:
+            try:
+                for _ in streamed(pl.scan_parquet(uri, glob=False, hive_partitioning=False)):
+                    pass
+            except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as found:
+                return OpError(f"{masked(uri)}: not a Parquet file that can be read: {found}")
         return None
 
 
@@ -205,6 +212,9 @@ class _RowGroup(LateChunk):
         source = self._file.take()
         try:
             table = source.read([self._number], names)
+            table.validate(full=True)  # text that is none would be undefined behaviour in Polars
+        except pa.ArrowInvalid as error:
+            raise OpError(f"{masked(self._file.uri)}: row group {self._number} is damaged: {error}") from error
         finally:
             self._file.give(source)
         return table if rows is None else table.take(pa.array(rows))
