@@ -30,6 +30,7 @@ _NAMES = {
     "GroupByStage": "stages",
     "PackStage": "stages",
     "Pipeline": "pipelines",
+    "GroupedQuery": "query",
     "Query": "query",
     "RecordSource": "sources",
     "ShardSpec": "sharding",

@@ -136,6 +136,7 @@ from .pipelines import Pipeline as Pipeline
 from .pipelines import pipeline as pipeline
 from .processor_chains import default_chain_builder as default_chain_builder
 from .processor_chains import register_chain_builder as register_chain_builder
+from .query import GroupedQuery as GroupedQuery
 from .query import Query as Query
 from .query import scan as scan
 from .rdma import available as _available
