@@ -26,7 +26,7 @@ demo: .venvs/demo/ready
 	.venvs/demo/bin/python -m dataio demo
 
 # First the tests that others would disturb, one by one, then all others in two processes; both run, whatever fails.
-test: .venvs/dev/ready .venvs/azurite/ready
+test: .venvs/dev/ready .venvs/azurite/ready .venvs/sail/ready .venvs/spark/ready
 	@status=0; \
 	.venvs/dev/bin/python -m pytest -m alone || status=$$?; \
 	.venvs/dev/bin/python -m pytest -m "not alone" -n 2 --dist worksteal || status=$$?; \
