@@ -311,6 +311,7 @@ class WriterFile(io.RawIOBase):
         super().__init__()
         self._to = to
         self._position = 0
+        self._failure: BaseException | None = None
 
     def writable(self) -> bool:
         return True
@@ -324,13 +325,20 @@ class WriterFile(io.RawIOBase):
     def write(self, data: Any, /) -> int:
         if self.closed:
             raise ValueError("I/O operation on closed file")
-        count = self._to.write(memoryview(data).cast("B"))
+        if self._failure is not None:  # zipfile writes its directory even then, and would hide why nothing was written
+            raise self._failure
+        try:
+            count = self._to.write(memoryview(data).cast("B"))
+        except BaseException as error:
+            self._failure = error
+            raise
         self._position += count
         return count
 
     def close(self) -> None:
         if not self.closed:
             super().close()
+            self._failure = None
             if not self._to.closed:
                 self._to.write(b"")  # a file that was opened is there, with or without bytes
                 self._to.close()

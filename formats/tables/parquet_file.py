@@ -253,7 +253,8 @@ class ParquetSource:
             if table.num_rows != rows:
                 raise OpError(f"{name_of(self.source)}: row groups of {rows} rows hold {table.num_rows}")
             columns = [_reach(table, path) for path in paths.values()]
-            columns = [column.cast(without_views(column.type)) for column in columns]
+            # a cast to its own type would cut the values below a null of a fixed-size list
+            columns = [c if (plain := without_views(c.type)) == c.type else c.cast(plain) for c in columns]
         fields = [pa.field(name, column.type) for name, column in zip(names, columns, strict=True)]
         return pa.Table.from_arrays(columns, schema=pa.schema(fields))
 

@@ -162,6 +162,29 @@ def test_nested_values_are_those_of_pyarrow(data: st.DataObject) -> None:
     assert column_values(pa.chunked_array([array.slice(0, start), array.slice(start)], kind)) == values
 
 
+@settings(max_examples=20, deadline=None)
+@given(st.data())
+@pytest.mark.parametrize("kind", ["parquet", "feather"])
+def test_any_table_comes_back(kind: str, data: st.DataObject) -> None:
+    types = data.draw(st.lists(NESTED, min_size=1, max_size=3))
+    count = data.draw(st.integers(0, 6))
+    columns = {f"c{i}": data.draw(st.lists(value_of(t), min_size=count, max_size=count)) for i, t in enumerate(types)}
+    table = pa.table([pa.array(values, t) for values, t in zip(columns.values(), types)], list(columns))
+    where = f"memory://tables/round-trip.{kind}"
+    if kind == "parquet":
+        dataio.write_parquet(where, table, row_group_size=data.draw(st.integers(1, 7)), compression=data.draw(st.sampled_from(["none", "zstd", "snappy"])))
+        assert dataio.read_parquet(where) == columns
+        assert dataio.scan_parquet(where).collect() == table.to_pylist()
+        found = pq.read_table(io.BytesIO(dataio.read(where)))
+    else:
+        cut = data.draw(st.integers(0, count))
+        dataio.write_feather(where, pa.concat_tables([table.slice(0, cut), table.slice(cut)]), compression=data.draw(st.sampled_from(["none", "lz4", "zstd"])))
+        assert dataio.read_feather(where) == table.to_pylist()
+        found = pa.ipc.open_file(dataio.read(where)).read_all()
+    assert found.to_pydict() == columns
+    assert found.schema == table.schema
+
+
 @pytest.mark.parametrize(
     ("kind", "stored"),
     [(pa.date32(), pa.int32()), (pa.date64(), pa.int64()), (pa.time32("s"), pa.int32()), (pa.time64("ns"), pa.int64()), (pa.timestamp("s"), pa.int64()), (pa.timestamp("ns", "UTC"), pa.int64()), (pa.duration("ms"), pa.int64())],
