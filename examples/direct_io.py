@@ -108,6 +108,7 @@ def main() -> None:
         host, port = server.get_host_and_port()
         dataio.configure_endpoint("s3", f"http://{host}:{port}")
         dataio.configure_credentials("s3", access_key_id="EXAMPLE-KEY-ID-0000", secret_access_key="example-secret")
+        dataio.configure_transport("s3", timeout_secs=20, max_attempts=3)
         make_bucket(f"http://{host}:{port}/bucket")
         verbs()
         handles()

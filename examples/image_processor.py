@@ -2,12 +2,15 @@
 
     python examples/image_processor.py
 
-`default_chain_builder` needs no transformers; `from_processor("openai/clip-vit-base-patch32")`, a folder or a URI do.
+`default_chain_builder` needs no transformers; `image_processor` and `from_processor("openai/clip-vit-base-patch32")`, of a folder or a URI, do.
 """
 
 from __future__ import annotations
 
 import io
+import json
+import tempfile
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -43,6 +46,18 @@ def main() -> None:
     dataio.register_chain_builder("Thumbnails", lambda own: dataio.chain().resize(h=own.size, w=own.size))
     small = dataio.from_processor(Thumbnails())
     print("own:", dataio.ops.apply_transform(small.transforms[0], np.zeros((60, 80, 3), np.uint8)).shape)
+
+    with_transformers()
+
+
+def with_transformers() -> None:
+    """The processor itself, on finished images: from a folder as a model has it, a URI or an id of the hub."""
+    with tempfile.TemporaryDirectory() as folder:
+        config = {"image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": 32}, "crop_size": {"height": 32, "width": 32}}
+        Path(folder, "preprocessor_config.json").write_text(json.dumps(config))
+        processor = dataio.image_processor(folder)
+    print("its own:", tuple(processor([Image.open(io.BytesIO(picture(0)))])["pixel_values"].shape))
+    print("as a chain:", [transform.name for transform in processor.as_chain().transforms][:2])
 
 
 if __name__ == "__main__":

@@ -43,9 +43,12 @@ def main() -> None:
         with train.bind(dataio.webdataset(f"{folder}/tar/part-{{00000..{len(tars.shards) - 1:05d}}}.tar")).run("numpy") as loader:
             print("from tars:", next(iter(loader))["image.png"].shape)
 
-        for kind in ("feather", "safetensors", "tfrecord"):
-            made = getattr(prepared, f"sink_{kind}")(f"{folder}/{kind}", shard_size="32KB")
-            print(f"{kind}:", len(made.shards), "shards,", made.rows, "rows")
+        for made in (
+            prepared.sink_feather(f"{folder}/feather", shard_size="32KB"),
+            prepared.sink_safetensors(f"{folder}/safetensors", shard_size="32KB"),
+            prepared.sink_tfrecord(f"{folder}/tfrecord", shard_size="32KB"),
+        ):
+            print(made.shards[0], "and so on:", len(made.shards), "shards,", made.rows, "rows")
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ def main() -> None:
         dataio.write_parquet(f"{folder}/images.parquet", frame, row_group_size=1_000)
         about = dataio.parquet_metadata(f"{folder}/images.parquet")
         print(f"{about['num_rows']} rows in {about['num_row_groups']} row groups")
+        print("two rows:", dataio.read_parquet(f"{folder}/images.parquet", columns=["id", "label"], offset=5_000, limit=2))
 
         col = dataio.parquet.col
         query = dataio.scan_parquet(f"{folder}/images.parquet").filter((col("id") < 1_500) & (col("height") > 2_000))

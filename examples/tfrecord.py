@@ -42,6 +42,8 @@ def main() -> None:
         with pipe.bind(source).run("numpy") as loader:
             for batch in loader:
                 print("batch:", batch["image"].shape, len(batch["label"]))
+        index = dataio.tfrecord_index(f"{folder}/train-0.tfrecord")  # made once, kept beside the file, given as index=[...]
+        print("index:", len(index), "records, the last at byte", index.offsets[-1])
 
         query = dataio.scan_tfrecord(f"{folder}/train-{{0..1}}.tfrecord").filter(dataio.cond.col("label").eq(2)).select("label", "box")
         print("label 2:", len(query.collect()), "rows")

@@ -54,6 +54,7 @@ EXPECTED = {  # script: patterns of lines of its output
     "tfrecord.py": [
         r"first: \['box', 'image', 'label'\] \[1\] True",
         r"batch: \(8, 32, 32, 3\) 8",
+        r"index: 20 records, the last at byte \d+",
         r"label 2: 13 rows",
         r"behind damage: 19 of 20",
     ],
@@ -61,6 +62,8 @@ EXPECTED = {  # script: patterns of lines of its output
         r"ops: \['resize_short', 'center_crop', 'normalize_chw_from_hwc_u8'\]",
         r"pixel_values: \(8, 3, 48, 48\) float32",
         r"own: \(16, 16, 3\)",
+        r"its own: \(1, 3, 32, 32\)",
+        r"as a chain: \['resize_short', 'center_crop'\]",
     ],
     "conditional_pipeline.py": [
         r"\{'image': \(12, 224, 224, 3\), 'mask': \(12, 224, 224, 1\)\}, 0 errors",
@@ -79,6 +82,7 @@ EXPECTED = {  # script: patterns of lines of its output
         r"from parquet: \(8, 32, 32, 3\)",
         r"again: True True",
         r"from tars: \(19, 32, 32, 3\)",
+        r"part-00000.arrow and so on: \d+ shards, 19 rows",
     ],
     "direct_io.py": [
         r"ls: \['s3://bucket/prefix/model.safetensors'\]",
@@ -89,6 +93,7 @@ EXPECTED = {  # script: patterns of lines of its output
     ],
     "tables.py": [
         r"10000 rows in 10 row groups",
+        r"two rows: \{'id': \[5000, 5001\], 'label': \['class 2', 'class 3'\]\}",
         r"row groups read: \[0, 1\]",
         r"\d+ rows, the first: \[\{'id': \d+, 'height': 20\d\d\}\]",
         r"batches: \[4, .*\]",
@@ -123,6 +128,27 @@ EXPECTED = {  # script: patterns of lines of its output
         r"skipped damage: 11 samples",
         r"archive: \['train/024.JPG', 'train/025.JPG', 'train/024.cls', 'train/025.cls'\]",
     ],
+    "record_sources.py": [
+        r"by number: \[\[\d+\], \[\d+\], \[\d+\], \[\d+\]\]",
+        r"streamed: \[\[0\], \[1\], \[2\], \[3\]\]",
+        r"an iterator as a reader: b'one' b'two'",
+        r"a sampler's batches: \[\[3, 1\], \[2\], \[5, 8\]\]",
+        r"a manifest: \[\[0\], \[10\], \[20\]\]",
+        r"URIs: \[\[20\], \[0\]\]",
+        r"batches: \[\(\[1, 2, 3\], \[10, 20, 30\]\), \(\[4\], \[40\]\)\]",
+    ],
+    "gpu_reads.py": [
+        r"GPUDirect: (True|False) nvJPEG: (True|False)",
+        r"tensors: (cpu|cuda) 523776.0",
+        r"raw bytes: (not here: .+|512 \[0, 1, 2\])",
+        r"pictures: \[(None|\(48, 64, 3\)), None, (None|\(48, 64, 3\))\] True",
+    ],
+    "scans.py": [
+        r"tables: \[3, 3, 3\]",
+        r"files: \[\{'width': 60, 'height': 20, 'format': 'png'\}, \{'width': 90, 'height': 20, 'format': 'png'\}\]",
+        r"labels: \[b'0', b'1', b'0', b'1'\]",
+        r"tensors: \[\{'name': 'embed', 'dtype': 'float32', 'bytes': 3200\}, \{'name': 'norm', 'dtype': 'float16', 'bytes': 16\}\]",
+    ],
     "metrics_export.py": [
         r'dataio_records_total\{outcome="delivered"\} 59.0',
         r'dataio_records_total\{outcome="failed"\} 1.0',
@@ -135,7 +161,7 @@ EXPECTED = {  # script: patterns of lines of its output
         r"dataio.inflight.max\{unit=batches\} [1-4]",
     ],
 }
-NEEDS = {"lightning_datamodule.py": ("lightning",)}  # beside what the tests themselves need
+NEEDS = {"lightning_datamodule.py": ("lightning",), "image_processor.py": ("transformers",)}  # beside what the tests themselves need
 
 
 def test_every_example_is_run() -> None:
