@@ -395,3 +395,20 @@ def test_a_plan_over_columns_says_what_it_reads() -> None:
     assert isinstance(scan, Scan)
     assert scan.columns == ("id", "image", "label", "caption", "h")
     assert isinstance(as_source(TABLE), TableSource)
+
+
+@pytest.mark.parametrize("kind", ["query", "data set", "table"])
+def test_text_and_bytes_as_polars_stores_them_are_shuffled(tmp_path: Path, kind: str) -> None:
+    """Views, of which pyarrow takes no rows by number."""
+    frame = pl.DataFrame({"text": [f"a text of more than twelve letters {i}" for i in range(20)], "i": range(20)})
+    dataio.write_parquet(tmp_path / "x.parquet", frame)
+    sources = {
+        "query": lambda: dataio.scan_parquet(tmp_path / "x.parquet"),
+        "data set": lambda: dataio.scan(pads.dataset(tmp_path / "x.parquet")),
+        "table": lambda: dataio.scan(frame.to_arrow(compat_level=pl.CompatLevel.newest())),
+    }
+    pipe = dataio.pipeline(dataio.slot("text").passthrough(), dataio.batch(4))
+    with pipe.bind(dataio.records(sources[kind]()).shuffle(seed=1)).run("numpy") as loader:
+        found = [text for batch in loader for text in batch["text"]]
+    assert found != frame["text"].to_list()
+    assert sorted(found) == sorted(frame["text"].to_list())

@@ -29,6 +29,7 @@ from dataio.engine.relational import (
 )
 from dataio.engine.shuffle import Recent, grouped, is_large
 from dataio.engine.source import FIRST_PASS, ColumnarSource, Pass
+from dataio.formats.tables.parquet_file import schema_without_views
 
 if TYPE_CHECKING:
     import polars as pl
@@ -67,7 +68,8 @@ class TableSource(ArrowSource):
     """A pyarrow Table; its batches are views."""
 
     def __init__(self, table: pa.Table, title: str = "arrow table") -> None:
-        self._table, self._title = table, title
+        plain = schema_without_views(table.schema)
+        self._table, self._title = table if plain == table.schema else table.cast(plain), title
 
     def describe(self) -> str:
         return f"{self._title}: {_shape(self._table.num_rows, self.schema())}"
@@ -168,7 +170,7 @@ class DatasetSource(ArrowSource):
     _SMALL_ROWS, _LARGE_ROWS, _READAHEAD = 32_768, 512, 4
 
     def __init__(self, dataset: pds.Dataset, title: str = "arrow dataset") -> None:
-        self._dataset, self._title = dataset, title
+        self._dataset, self._title = _plain(dataset), title
         self._groups: RowGroups | None = None
         self._length: int | None = None
 
@@ -220,6 +222,16 @@ class DatasetSource(ArrowSource):
     def group_starts(self) -> NDArray[np.int64] | None:
         groups = self.groups()
         return None if groups is None else groups.starts
+
+
+def _plain(dataset: pds.Dataset) -> pds.Dataset:
+    """The data set with plain text and bytes for views (as Polars writes them), of which pyarrow takes no rows by number."""
+    import pyarrow.dataset as pds
+
+    plain = schema_without_views(dataset.schema)
+    if plain == dataset.schema or not isinstance(dataset, pds.FileSystemDataset):
+        return dataset
+    return pds.FileSystemDataset(list(dataset.get_fragments()), plain, dataset.format, dataset.filesystem)
 
 
 class RowGroups:

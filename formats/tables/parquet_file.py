@@ -157,7 +157,7 @@ class ParquetSource:
                     with naming(source):
                         check_footer(footer)
                 self.metadata: Any = self._file.metadata
-                self.schema: pa.Schema = _without_views(self._file.schema_arrow)
+                self.schema: pa.Schema = schema_without_views(self._file.schema_arrow)
             except BaseException:
                 opened.close()
                 raise
@@ -305,7 +305,8 @@ def without_views(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _without_views(schema: pa.Schema) -> pa.Schema:
+def schema_without_views(schema: pa.Schema) -> pa.Schema:
+    """`without_views` of every field."""
     return pa.schema([field.with_type(without_views(field.type)) for field in schema], schema.metadata)
 
 
