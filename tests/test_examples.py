@@ -149,6 +149,14 @@ EXPECTED = {  # script: patterns of lines of its output
         r"labels: \[b'0', b'1', b'0', b'1'\]",
         r"tensors: \[\{'name': 'embed', 'dtype': 'float32', 'bytes': 3200\}, \{'name': 'norm', 'dtype': 'float16', 'bytes': 16\}\]",
     ],
+    "question_to_training.py": [
+        r"rows: 48 columns: \['id', 'image', 'label', 'source'\]",
+        r"by source: \[\{'source': 'scan', 'n': 16\}, \{'source': 'web', 'n': 32\}\]",
+        r"shown: True damaged: 1",
+        r"bright: 39",
+        r"epochs: 39 39 another order: True resumed: True",
+        r"in bulk: 48 rows, 1 with an error",
+    ],
     "metrics_export.py": [
         r'dataio_records_total\{outcome="delivered"\} 59.0',
         r'dataio_records_total\{outcome="failed"\} 1.0',
