@@ -248,10 +248,9 @@ class _Column:
         import polars as pl
 
         self.name, self.given = name, str(dtype)
-        self.tensor = isinstance(dtype, pl.BaseExtension)
-        if isinstance(dtype, pl.BaseExtension):
-            dtype = dtype.ext_storage()
-        self.dtype = dtype
+        self.tensor = hasattr(dtype, "ext_storage")  # an Arrow extension type, which older releases of Polars have as its storage
+        self.dtype: Any = dtype.ext_storage() if hasattr(dtype, "ext_storage") else dtype
+        dtype = self.dtype
         self.count = self.nulls = self.strange = self.broken = self.tried = 0
         self.numbers = _Numbers(sample)
         self.least: Any = None
