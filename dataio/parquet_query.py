@@ -63,7 +63,7 @@ class ParquetQuery(Query):
     def _base(self) -> Query:
         return Query(self.plan)  # one source, whose file is looked at once
 
-    def select(self, columns: Iterable[str]) -> ParquetQuery:  # type: ignore[override]
+    def select(self, columns: Iterable[str]) -> ParquetQuery:
         """Only these columns, in this order, duplicates once; "a.b" is field `b` of the struct `a`.
 
         Raises:

@@ -243,7 +243,7 @@ def _lowered(plan: Plan, pass_: Pass) -> pl.LazyFrame:
         case Filter(input=below, condition=Cond() as condition):
             return narrowed(_lowered(below, pass_), None, condition, 0, None)
         case Filter(input=below, condition=condition):
-            return _called(_lowered(below, pass_), cast("Callable[[Any], Any]", condition))
+            return _called(_lowered(below, pass_), condition)
         case Select(input=below, columns=columns):
             return narrowed(_lowered(below, pass_), columns, None, 0, None)
         case Limit(input=below, count=count, offset=offset):
@@ -299,7 +299,7 @@ def arrow_batches(plan: Plan, pass_: Pass = FIRST_PASS) -> tuple[pa.Schema, Iter
     return frame_schema(query.collect_schema()), lazy_query(query)
 
 
-def _called(frame: pl.LazyFrame, condition: Callable[[Any], Any]) -> pl.LazyFrame:
+def _called(frame: pl.LazyFrame, condition: Any) -> pl.LazyFrame:
     """The rows, as dicts, for which a Python callable is true; what it raises gets a note that names the row.
 
     A scan of its own, so that it sees the rows one after another, and nothing passes it: it may read any column, and is to see no other rows.
