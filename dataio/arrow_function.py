@@ -340,10 +340,10 @@ def _misfit(value: Any, kind: pa.DataType) -> str | None:
         else:
             fits = isinstance(kind, pa.FixedShapeTensorType) and kind.value_type == pa.from_numpy_dtype(value.dtype) and tuple(kind.shape) == value.shape
         return None if fits else f"gave {type_of(value)}, and its column is {kind}"
-    if isinstance(value, (np.ndarray, np.generic)):
+    if isinstance(value, np.ndarray):
         value = value[()]
-        if pa.from_numpy_dtype(value.dtype) == kind:
-            return None
+    if isinstance(value, np.generic) and pa.from_numpy_dtype(value.dtype) == kind:
+        return None
     try:
         pa.array([owned(value)], kind)
     except (pa.ArrowException, TypeError, ValueError, OverflowError, NotImplementedError) as error:
