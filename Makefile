@@ -26,9 +26,11 @@ demo: .venvs/demo/ready
 	.venvs/demo/bin/python -m dataio demo
 
 # First the tests that others would disturb, one by one, then all others in two processes; both run, whatever fails.
+# Bytecode of the tests, with asserts as pytest rewrites them, is kept: half of the time to collect them.
+test: export PYTHONDONTWRITEBYTECODE =
 test: .venvs/dev/ready .venvs/azurite/ready .venvs/sail/ready .venvs/spark/ready
 	@status=0; \
-	.venvs/dev/bin/python -m pytest -m alone || status=$$?; \
+	.venvs/dev/bin/python -m pytest -m alone $$(grep -rlw mark.alone --include='test_*.py' tests) || status=$$?; \
 	.venvs/dev/bin/python -m pytest -m "not alone" -n 2 --dist worksteal || status=$$?; \
 	exit $$status
 

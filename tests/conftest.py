@@ -125,6 +125,13 @@ def left_over(before: dict[str, Counter[str]], seconds: float = 5.0) -> dict[str
         time.sleep(0.02)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _modules_are_not_collected() -> None:
+    """Keeps what was imported so far out of garbage collections, half a second each: there are some hundreds of thousand objects."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(name="no_leftovers")
 def _no_leftovers() -> Iterator[None]:
     """Fails the test that leaves a thread, process, shared memory or descriptor behind."""
