@@ -4,7 +4,7 @@
 
 ENGINE: sail (Spark Connect to Sail, in this process, no JVM); spark (PySpark with two threads of a JVM, which also serves a Spark Connect client in a process
 of its own); or the address of a Spark Connect server, sc://HOST:PORT, where only the first job is run.
-FOLDER: has `in/*.parquet`; gets Parquet folders, and `report.json`.
+FOLDER: has `in/*.parquet`; gets Parquet folders, `local.npz` and `report.json`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from pyarrow.dataset import dataset
 
 import dataio
 from dataio.spark import map_in_arrow
@@ -96,6 +97,15 @@ def tensors(session: Any, folder: Path, name: str = "tensors") -> str:
     return str(done.schema.simpleString())
 
 
+def local_images(records: Any) -> dict[str, np.ndarray]:
+    """What the pipeline gives without an engine, by id; here, since `resize` rounds otherwise where torch is installed."""
+    found: dict[str, np.ndarray] = {}
+    with dataio.pipeline(*PIPELINE.slots, dataio.batch(16)).bind(records).run("numpy", on_failure=0) as loader:
+        for batch in loader:
+            found |= zip(map(str, batch.keys), batch["image"])
+    return found
+
+
 def jobs(session: Any, folder: Path) -> dict[str, Any]:
     """What was found, as JSON values; Parquet goes to `folder`."""
     rows = session.read.parquet(str(folder / "in"))
@@ -155,6 +165,7 @@ def main() -> None:
         if engine == "spark":
             clean = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
             subprocess.run([sys.executable, __file__, f"sc://127.0.0.1:{PORT}", str(folder)], env=clean, check=True, timeout=120)
+    np.savez(folder / "local.npz", **local_images(dataset(folder / "in")))
     (folder / "report.json").write_text(json.dumps(report))
 
 
