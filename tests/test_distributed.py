@@ -8,29 +8,56 @@ from __future__ import annotations
 
 import json
 import os
-import socket
+import signal
 import subprocess
 import sys
 import textwrap
-import time
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-TIMEOUT = 90  # seconds; a pair of ranks takes some five, most of them to import torch
+from .servers.process import free_port
 
-PRELUDE = """
-import json, sys, time
+TIMEOUT = 90  # seconds; a pair of ranks takes about one
+
+# Imports torch once, two seconds of each rank's time, and then makes each rank by fork, which no thread is there to disturb.
+NURSERY = """
+import json, os, sys, time
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+import torch.distributed.distributed_c10d
 
 import dataio
+import dataio.engine.run
+import dataio.loader
 from dataio.engine.errors import SourceError, StepsError
 
-rank, port = int(sys.argv[1]), int(sys.argv[2])
+assert os.listdir("/proc/self/task") == [str(os.getpid())]
+for line in sys.stdin:
+    job = json.loads(line)
+    pids = []
+    for rank in range(2):
+        pids.append(os.fork())
+        if not pids[-1]:
+            break
+    else:
+        print(json.dumps(pids), flush=True)
+        print(json.dumps([os.waitpid(pid, 0)[1] for pid in pids]), flush=True)
+        continue
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    for number, name in ((1, "out"), (2, "err")):
+        os.dup2(os.open(f"{job['folder']}/{name}{rank}", os.O_CREAT | os.O_WRONLY), number)
+    os.environ.update(job["environment"])
+    port = job["port"]
+    break
+else:
+    sys.exit()
+
 store = dist.TCPStore("127.0.0.1", port, 2, rank == 0, timedelta(seconds=60))
 dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=timedelta(seconds=60))
 X = dataio.slot("x").decode_bytes()
@@ -54,41 +81,46 @@ def load(source, *stages, **options):
 def say(value):
     print(json.dumps(value), flush=True)
 
+exec(compile(job["script"], "rank.py", "exec"))
+dist.barrier()
+dist.destroy_process_group()
 """
 
+Launch = Callable[..., list[Any]]
 
-def launch(tmp_path: Path, script: str, **environment: str) -> list[Any]:
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        [sys.executable, "-c", NURSERY],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "DATAIO_CPU_WORKERS": "1", "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+    ) as process:
+        yield process
+
+
+@pytest.fixture
+def launch(nursery: subprocess.Popen[str], tmp_path: Path) -> Launch:
     """What each of two ranks says last; a rank that does not end in time fails the test."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    path = tmp_path / "rank.py"
-    path.write_text(PRELUDE + textwrap.dedent(script) + "\ndist.barrier()\ndist.destroy_process_group()\n")
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, path, str(rank), str(port)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "DATAIO_CPU_WORKERS": "1", "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **environment},
-        )
-        for rank in range(2)
-    ]
-    deadline = time.monotonic() + TIMEOUT
-    try:
-        outputs = [process.communicate(timeout=max(1.0, deadline - time.monotonic())) for process in ranks]
-    except subprocess.TimeoutExpired:
-        pytest.fail("a rank hung")
-    finally:
-        for process in ranks:
-            process.kill()
-            process.wait()
-            for pipe in (process.stdout, process.stderr):
-                assert pipe is not None
-                pipe.close()
-    for process, (_, errors) in zip(ranks, outputs):
-        assert process.returncode == 0, errors[-3000:]
-    return [json.loads(out.splitlines()[-1]) for out, _ in outputs]
+
+    def run(script: str, **environment: str) -> list[Any]:
+        job = {"folder": str(tmp_path), "port": free_port(), "environment": environment, "script": textwrap.dedent(script)}
+        assert nursery.stdin is not None
+        assert nursery.stdout is not None
+        print(json.dumps(job), file=nursery.stdin, flush=True)
+        pids = json.loads(nursery.stdout.readline())
+        late = threading.Timer(TIMEOUT, lambda: [os.kill(pid, signal.SIGKILL) for pid in pids])
+        late.start()
+        ended = json.loads(nursery.stdout.readline())
+        late.cancel()
+        for rank, status in enumerate(ended):
+            assert os.WTERMSIG(status) != signal.SIGKILL, "a rank hung"
+            assert status == 0, (tmp_path / f"err{rank}").read_text()[-3000:]
+        return [json.loads((tmp_path / f"out{rank}").read_text().splitlines()[-1]) for rank in range(2)]
+
+    return run
 
 
 def flat(steps: list[list[str]]) -> list[str]:
@@ -98,10 +130,9 @@ def flat(steps: list[list[str]]) -> list[str]:
 # --------------------------------------------------------------------------------- one source, dealt out to the ranks
 
 
-def test_a_filtered_source_of_unknown_length_is_dealt_out_in_equal_steps(tmp_path: Path) -> None:
+def test_a_filtered_source_of_unknown_length_is_dealt_out_in_equal_steps(launch: Launch) -> None:
     """37 of 74 records pass the filter, which no rank knows before it has read them."""
     first, second = launch(
-        tmp_path,
         """
         found = {}
         for how in ("pad", "drop", "short"):
@@ -124,10 +155,9 @@ def test_a_filtered_source_of_unknown_length_is_dealt_out_in_equal_steps(tmp_pat
                 assert {len(step) for step in own + others} == {4}
 
 
-def test_a_long_filtered_source_is_agreed_on_window_by_window(tmp_path: Path) -> None:
+def test_a_long_filtered_source_is_agreed_on_window_by_window(launch: Launch) -> None:
     """200 of 1,000 records: 50 steps of 2 on each rank, which are several windows of 8 batches."""
     first, second = launch(
-        tmp_path,
         """
         source = dataio.scan(lambda: iter(records(1000))).filter(lambda r: int(r["key"][1:]) % 5 == 0)
         with load(source, dataio.batch(2, prefetch=1), shard="auto", steps="pad") as loader:
@@ -138,7 +168,7 @@ def test_a_long_filtered_source_is_agreed_on_window_by_window(tmp_path: Path) ->
     assert sorted(flat(first) + flat(second)) == sorted(f"r{i}" for i in range(0, 1000, 5))
 
 
-def test_ranks_stop_together_and_go_on_in_a_world_of_another_size(tmp_path: Path) -> None:
+def test_ranks_stop_together_and_go_on_in_a_world_of_another_size(launch: Launch) -> None:
     """What two ranks delivered in 3 steps and what follows, on two ranks or on one with batches twice as large."""
     script = """
         def kept(record):
@@ -162,7 +192,7 @@ def test_ranks_stop_together_and_go_on_in_a_world_of_another_size(tmp_path: Path
             alone = [batch.keys for batch in loader]
         say([whole, before, after, alone, state])
         """
-    first, second = launch(tmp_path, script)
+    first, second = launch(script)
     assert first[4] == second[4], "ranks that took the same steps have the same state"
     for whole, before, after, *_ in (first, second):
         assert before + after == whole
@@ -173,10 +203,9 @@ def test_ranks_stop_together_and_go_on_in_a_world_of_another_size(tmp_path: Path
 # --------------------------------------------------------------------------------- each rank has records of its own
 
 
-def test_ranks_with_records_of_their_own_agree_on_the_steps(tmp_path: Path) -> None:
+def test_ranks_with_records_of_their_own_agree_on_the_steps(launch: Launch) -> None:
     """Rank 0 has 10 records, rank 1 has 93: 3 and 24 batches of 4."""
     first, second = launch(
-        tmp_path,
         """
         own = {0: 10, 1: 93}[rank]
         found = {}
@@ -208,9 +237,8 @@ def test_ranks_with_records_of_their_own_agree_on_the_steps(tmp_path: Path) -> N
                     assert flat(many) == own[1] + ["192"] * 3
 
 
-def test_buckets_and_packed_rows_of_each_rank_are_agreed_on(tmp_path: Path) -> None:
+def test_buckets_and_packed_rows_of_each_rank_are_agreed_on(launch: Launch) -> None:
     first, second = launch(
-        tmp_path,
         """
         source = records({0: 31, 1: 11}[rank], str(rank))
         found = {}
@@ -228,9 +256,8 @@ def test_buckets_and_packed_rows_of_each_rank_are_agreed_on(tmp_path: Path) -> N
             assert sorted(flat(second[name])) == sorted(f"1{i}" for i in range(11))
 
 
-def test_ranks_that_leave_an_epoch_early_begin_the_next_one_together(tmp_path: Path) -> None:
+def test_ranks_that_leave_an_epoch_early_begin_the_next_one_together(launch: Launch) -> None:
     first, second = launch(
-        tmp_path,
         """
         with load(records({0: 50, 1: 42}[rank], str(rank)), steps="short") as loader:
             say([steps(loader, 2), steps(loader, 9), steps(loader), steps(loader)])
@@ -241,10 +268,9 @@ def test_ranks_that_leave_an_epoch_early_begin_the_next_one_together(tmp_path: P
 
 
 @pytest.mark.parametrize("how", ["drop", "pad", "short"])
-def test_ranks_with_records_of_their_own_resume_each_from_its_state(how: str, tmp_path: Path) -> None:
+def test_ranks_with_records_of_their_own_resume_each_from_its_state(how: str, launch: Launch) -> None:
     """The cut is where rank 0 has no records left, or just before."""
     first, second = launch(
-        tmp_path,
         f"""
         source = records({{0: 10, 1: 45}}[rank], str(rank))
         def make():
@@ -269,9 +295,8 @@ def test_ranks_with_records_of_their_own_resume_each_from_its_state(how: str, tm
 # --------------------------------------------------------------------------------- ranks that fail
 
 
-def test_a_rank_that_never_iterates_is_an_error_on_the_others(tmp_path: Path) -> None:
+def test_a_rank_that_never_iterates_is_an_error_on_the_others(launch: Launch) -> None:
     first, second = launch(
-        tmp_path,
         """
         with load(records(20), steps="short") as loader:
             error = None
@@ -289,9 +314,8 @@ def test_a_rank_that_never_iterates_is_an_error_on_the_others(tmp_path: Path) ->
     assert second is None
 
 
-def test_closing_does_not_wait_for_the_other_ranks(tmp_path: Path) -> None:
+def test_closing_does_not_wait_for_the_other_ranks(launch: Launch) -> None:
     first, _ = launch(
-        tmp_path,
         """
         waited = None
         loader = load(records(20), steps="short")
@@ -312,9 +336,8 @@ def test_closing_does_not_wait_for_the_other_ranks(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("failing", [0, 1])
-def test_when_a_source_fails_all_ranks_end_with_the_same_step(failing: int, tmp_path: Path) -> None:
+def test_when_a_source_fails_all_ranks_end_with_the_same_step(failing: int, launch: Launch) -> None:
     found = launch(
-        tmp_path,
         f"""
         def source():
             for i, record in enumerate(records(90, str(rank))):
@@ -343,10 +366,9 @@ def test_when_a_source_fails_all_ranks_end_with_the_same_step(failing: int, tmp_
     assert f"rank(s) {failing}" in text
 
 
-def test_a_plan_that_fails_on_one_rank_ends_the_others(tmp_path: Path) -> None:
+def test_a_plan_that_fails_on_one_rank_ends_the_others(launch: Launch) -> None:
     """Not only sources fail: here a bucket without a size."""
     first, second = launch(
-        tmp_path,
         """
         found = records(40)
         found[20]["kind"] = "another" if rank == 1 else 0
@@ -365,10 +387,9 @@ def test_a_plan_that_fails_on_one_rank_ends_the_others(tmp_path: Path) -> None:
     assert (first[1], second[1]) == ("StepsError", "PlanError")
 
 
-def test_a_trainer_that_waits_on_the_store_does_not_hold_up_its_loader(tmp_path: Path) -> None:
+def test_a_trainer_that_waits_on_the_store_does_not_hold_up_its_loader(launch: Launch) -> None:
     """Rank 1 waits for a key that rank 0 writes only after its last batch, which rank 1's loader must agree to meanwhile."""
     first, second = launch(
-        tmp_path,
         """
         def source():
             for i, record in enumerate(records(48)):
