@@ -53,7 +53,7 @@ def scope(tmp_path: Path) -> dict[str, Any]:
 
 def test_python_blocks(scope: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     scope["train_step"] = scope["steps"].append
-    assert len(BLOCKS) == 8
+    assert len(BLOCKS) == 9
     for i, block in enumerate(BLOCKS):
         exec(compile(block, f"README.md, Python block {i + 1}", "exec"), scope)
     assert [tuple(step.shape) for step in scope["steps"]] == [(64, 3, 224, 224), (6, 3, 224, 224)]
@@ -62,6 +62,7 @@ def test_python_blocks(scope: dict[str, Any], capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().out.startswith("broken decode ")
     assert (scope["part"], len(scope["found"]), scope["numbers"][:4]) == (b"hell", 71, b"0\n1\n")
     assert sum(shape[0] for shape in scope["remote"]) == 70
+    assert (scope["matching"], scope["trained"]) == (70, 70)
     assert (scope["array"].tolist(), len(scope["examples"])) == ([1.0] * 64, 2)
     assert (scope["picture"].shape, [row["path"] for row in scope["few"]]) == ((300, 260, 1), [row["path"] for row in scope["rows"][:2]])
     assert [tuple(shape) for shape in scope["shapes"]] == [(32, 3, 128, 128)] * 2
