@@ -95,19 +95,19 @@ class QueryRows(ColumnarSource):
 
     def order_identity(self) -> Any:
         """The query as it is written, and what its source is."""
-        *_, scan = walk(self.plan)
-        source = scan.source if isinstance(scan, Scan) else None
+        first, *joined = [source_identity(source) for source in _sources(self.plan)]
         signed = json.dumps(canonical_plan(self.plan), sort_keys=True, default=repr)
         return {
             "query": [line.strip() for line in plan_text(self.plan).splitlines() if not line.strip().startswith("Scan ")],
             "signature": hashlib.sha256(signed.encode()).hexdigest()[:16],
-            "source": None if source is None else source_identity(source),
+            "source": first,
+            **({"joined": joined} if joined else {}),
         }
 
     def check(self) -> None:
-        for node in walk(self.plan):
-            if isinstance(node, Scan) and isinstance(node.source, ColumnarSource):
-                node.source.check()
+        for source in _sources(self.plan):
+            if isinstance(source, ColumnarSource):
+                source.check()
 
     @property
     def indexed(self) -> bool:
@@ -273,6 +273,18 @@ def source_identity(source: Source) -> Any:
 
 
 # -------------------------------------------------------------------------------------------------------------- taking plans apart
+
+
+def _sources(plan: Plan) -> Iterator[Source]:
+    """What a plan reads, what it joins last."""
+    *above, scan = walk(plan)
+    assert isinstance(scan, Scan)
+    yield scan.source
+    for node in reversed(above):
+        if isinstance(node, Relation) and isinstance(node.step, FrameCall):
+            for other in node.step.args:
+                if isinstance(other, Plan):
+                    yield from _sources(other)
 
 
 def _parts(plan: Plan) -> tuple[Plan, bool]:

@@ -299,6 +299,13 @@ def test_another_source_is_refused(files: Path, order: str) -> None:
         resumed(made("[01].parquet"), state_of(made("*.parquet")))
 
 
+@pytest.mark.parametrize("how", ["inner", "semi"])
+def test_what_is_joined_counts_too(how: str) -> None:
+    state = state_of(dataio.scan(TABLE).join(SIDE, on="label", how=how))
+    with pytest.raises((CheckpointError, SourceError), match=r"joined[\s\S]*rows: 5[\s\S]*rows: 4"):
+        resumed(dataio.scan(TABLE).join(SIDE[:4], on="label", how=how), state)
+
+
 def test_a_copy_elsewhere_will_do(files: Path, tmp_path: Path) -> None:
     for file in (files / "many").iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
