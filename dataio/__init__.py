@@ -15,7 +15,7 @@ if not _os.path.isdir(_os.path.join(__path__[0], "engine")):
 
 __version__ = "0.1.0"
 
-_MODULES = ("aio", "batch_transforms", "cond", "decoders", "ops", "polars", "rdma", "transforms")
+_MODULES = ("aio", "batch_transforms", "cond", "decoders", "ops", "polars", "rdma", "spark", "transforms")
 _NAMES = {
     "Archive": "sources",
     "Batch": "batches",

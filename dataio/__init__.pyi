@@ -7,6 +7,7 @@ from . import decoders as decoders
 from . import ops as ops
 from . import polars as polars
 from . import rdma as rdma
+from . import spark as spark
 from . import transforms as transforms
 from .aliases import Concurrency as Concurrency
 from .aliases import FailurePolicy as FailurePolicy
