@@ -9,6 +9,8 @@ import pickle
 import shutil
 import subprocess
 import threading
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -128,6 +130,7 @@ def test_the_types_are_those_of_spark(done: Done) -> None:
         np.testing.assert_array_equal(row["colour"], np.float16(images[i].mean(axis=(0, 1))).astype(np.float64))
         edge = np.load(io.BytesIO(row["edge"]))
         assert (min(edge.shape[:2]), edge.dtype) == (8, np.uint8)
+        assert edge.max() <= 127
         assert row["small"] == i % 3
         assert len(row["mask"]) == 2 * 2 * 3
     assert len({np.load(io.BytesIO(rows[i]["edge"])).shape for i in GOOD}) > 1
@@ -214,11 +217,23 @@ def test_a_tensor_beyond_a_binary_value_is_a_failed_row(monkeypatch: pytest.Monk
 
 
 def test_a_generator_that_is_dropped_ends_its_run() -> None:
-    before = threading.active_count()
-    made = function(batch_rows=2)(batches())
-    next(iter(made))
+    list(function()(batches()))  # the pool of the process stays
+    before, taken = threading.active_count(), 0
+
+    def feed() -> Iterator[pa.RecordBatch]:
+        nonlocal taken
+        for batch in batches() * 1000:
+            taken += 1
+            yield batch
+
+    made = function(batch_rows=2)(feed())
+    next(made)
     made.close()  # type: ignore[attr-defined]
-    assert threading.active_count() <= before + 2  # the pool of the process stays
+    end = time.monotonic() + 20
+    while threading.active_count() > before and time.monotonic() < end:
+        time.sleep(0.01)
+    assert threading.active_count() <= before
+    assert taken < 100
 
 
 def test_a_frame_of_another_library_is_refused() -> None:
