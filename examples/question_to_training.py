@@ -69,16 +69,16 @@ def main() -> None:
             dataio.batch(8),
         )
         bound = pipe.bind(dataio.records(good).shuffle(seed=7))
-        with bound.run("torch", seed=1) as loader:
+        with bound.run("numpy", seed=1) as loader:
             first = [key for batch in loader for key in step(batch)]
             whole = [key for batch in loader for key in step(batch)]
-        with bound.run("torch", seed=1) as loader:
+        with bound.run("numpy", seed=1) as loader:
             for _ in loader:
                 pass
             steps = iter(loader)
             begun = step(next(steps)) + step(next(steps))
             state = loader.state_dict()
-        with bound.run("torch", seed=1) as resumed:
+        with bound.run("numpy", seed=1) as resumed:
             resumed.load_state_dict(state)
             rest = [key for batch in resumed for key in step(batch)]
         print("epochs:", len(first), len(whole), "another order:", first != whole, "resumed:", begun + rest == whole)
@@ -99,11 +99,11 @@ def on_sail(table: str, prepare: dataio.Pipeline) -> str:
 
     from dataio.spark import map_in_arrow
 
-    server = SparkConnectServer()
-    server.start()
+    server = SparkConnectServer("127.0.0.1", 0)
+    server.start(background=True)
     try:
-        _, port = server.listening_address
-        spark = SparkSession.builder.remote(f"sc://localhost:{port}").getOrCreate()
+        host, port = server.listening_address
+        spark = SparkSession.builder.remote(f"sc://{host}:{port}").getOrCreate()
         try:
             rows = map_in_arrow(spark.read.parquet(table), prepare, columns=["id"]).collect()
         finally:

@@ -43,6 +43,26 @@ GOOD = [i for i in range(N) if i != BROKEN]
 # ------------------------------------------------------------------- on an engine
 
 
+def python_of(engine: str) -> Path:
+    """The interpreter of an engine's environment; skips the test (fails on CI) where something is missing."""
+    python = ROOT / ".venvs" / engine / "bin/python"
+    needs = [] if python.parent.with_name("ready").exists() else [f"make .venvs/{engine}/ready"]
+    if engine == "spark" and shutil.which("java") is None:
+        needs.append("Java")
+    if needs:
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(f"{engine} needs: {', '.join(needs)}")
+    return python
+
+
+@pytest.mark.slow
+def test_one_plan_from_a_question_to_a_bulk_run_on_sail() -> None:
+    """The example goes its last step where Sail is installed."""
+    ran = subprocess.run([python_of("sail"), ROOT / "examples/question_to_training.py"], capture_output=True, text=True, timeout=200)
+    assert ran.returncode == 0, ran.stderr[-4000:]
+    assert "resumed: True" in ran.stdout
+    assert ran.stdout.splitlines()[-1] == "on Sail: 48 rows, 1 with an error"
+
+
 @dataclass(frozen=True)
 class Done:
     folder: Path
@@ -56,12 +76,7 @@ class Done:
 def done(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Done:
     """All jobs of `spark_run.py` on one engine."""
     engine, folder = request.param, tmp_path_factory.mktemp(request.param)
-    python = ROOT / ".venvs" / engine / "bin/python"
-    needs = [] if python.parent.with_name("ready").exists() else [f"make .venvs/{engine}/ready"]
-    if engine == "spark" and shutil.which("java") is None:
-        needs.append("Java")
-    if needs:
-        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(f"{engine} needs: {', '.join(needs)}")
+    python = python_of(engine)
     (folder / "in").mkdir()
     table = pa.Table.from_pylist(ROWS)
     pq.write_table(table.slice(0, 25), folder / "in/a.parquet", row_group_size=10)
