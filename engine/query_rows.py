@@ -12,7 +12,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import polars as pl
@@ -399,7 +399,7 @@ def _carried(node: Plan, frame: pl.LazyFrame) -> pl.LazyFrame:
         case Filter(condition=Cond() as condition):
             return narrowed(frame, None, condition, 0, None)
         case Filter(condition=condition):
-            return _called(frame, condition)
+            return _called(frame, cast("Callable[[Any], Any]", condition))
         case Limit(count=count, offset=offset):
             return frame.slice(offset, count)
         case Select(columns=columns):
