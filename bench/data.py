@@ -9,11 +9,13 @@ scikit-learn, Pillow and NumPy:
 from __future__ import annotations
 
 import argparse
+import fcntl
 import io
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
@@ -73,16 +75,30 @@ def nearest_bucket(h: int, w: int) -> tuple[int, int]:
     return min(BUCKETS, key=lambda bucket: max(bucket[0] * w / bucket[1] / h, bucket[1] * h / bucket[0] / w))
 
 
+def made_once(target: Path, wanted: dict[str, Any], fill: Callable[[], None]) -> Path:
+    """`target`, filled by `fill` unless what it holds was made for the same `wanted`; one process at a time."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    stamp = target / "stamp.json"
+    with open(target.with_name(f"{target.name}.lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (stamp.exists() and json.loads(stamp.read_text()) == wanted):
+            shutil.rmtree(target, ignore_errors=True)
+            target.mkdir()
+            fill()
+            stamp.write_text(json.dumps(wanted))
+    return target
+
+
 def make(target: Path) -> Path:
     """Write the data under `target` unless this version is already there; returns `target`."""
-    stamp = target / "stamp.json"
     wanted = {"version": VERSION, "seed": SEED, "photos": PHOTOS, "small": SMALL}
-    if stamp.exists() and json.loads(stamp.read_text()) == wanted:
-        return target
+    return made_once(target, wanted, lambda: _fill(target))
+
+
+def _fill(target: Path) -> None:
     import numpy as np
 
-    shutil.rmtree(target, ignore_errors=True)
-    (target / "photos").mkdir(parents=True)
+    (target / "photos").mkdir()
     (target / "small").mkdir()
     images = sources()
     rng = np.random.default_rng(SEED)
@@ -101,8 +117,6 @@ def make(target: Path) -> Path:
     for index in range(SMALL):
         data = encode(photo(images[index % len(images)], 256, 256, (0.2, 0.6), rng), rng)
         (target / "small" / f"{index:05d}.jpg").write_bytes(data)
-    stamp.write_text(json.dumps(wanted))
-    return target
 
 
 def main() -> None:

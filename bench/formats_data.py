@@ -6,8 +6,6 @@ Deterministic for a given `VERSION`; `scale` makes all of them smaller for a qui
 from __future__ import annotations
 
 import io
-import json
-import shutil
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -28,18 +26,14 @@ HDF5_SHAPE, HDF5_CHUNKS = (1024, 256, 256), (16, 256, 256)
 
 def make(target: Path, photos: Path, scale: float = 1.0) -> Path:
     """Write the files under `target` unless they are there; `photos` holds the data of bench/data.py."""
-    stamp = target / "stamp.json"
-    wanted = {"version": VERSION, "scale": scale}
-    if stamp.exists() and json.loads(stamp.read_text()) == wanted:
-        return target
-    shutil.rmtree(target, ignore_errors=True)
-    target.mkdir(parents=True)
-    data.make(photos)
-    for step in (_latents, _safetensors, _tfrecord, _parquet, _hdf5_and_npy):
-        step(target, scale)
-    write_shards(target, sorted((photos / "small").glob("*.jpg"))[: count(data.SMALL, scale)])
-    stamp.write_text(json.dumps(wanted))
-    return target
+
+    def fill() -> None:
+        data.make(photos)
+        for step in (_latents, _safetensors, _tfrecord, _parquet, _hdf5_and_npy):
+            step(target, scale)
+        write_shards(target, sorted((photos / "small").glob("*.jpg"))[: count(data.SMALL, scale)])
+
+    return data.made_once(target, {"version": VERSION, "scale": scale}, fill)
 
 
 def count(number: int, scale: float) -> int:

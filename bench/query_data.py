@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from pathlib import Path
 
 import data
@@ -17,19 +15,15 @@ TABLES = {"many.parquet": 16, "few.parquet": 2}
 
 def make(target: Path, photos: Path, scale: float = 1.0) -> Path:
     """Write the files under `target` unless they are there; `photos` holds the data of bench/data.py."""
-    stamp = target / "stamp.json"
-    wanted = {"version": VERSION, "scale": scale}
-    if stamp.exists() and json.loads(stamp.read_text()) == wanted:
-        return target
-    shutil.rmtree(target, ignore_errors=True)
-    target.mkdir(parents=True)
-    data.make(photos)
-    for name, groups in TABLES.items():
-        formats_data.write_table(target / name, scale, groups)
-    formats_data.write_shards(target, sorted((photos / "photos").glob("*.jpg"))[: formats_data.count(data.PHOTOS, scale)])
-    _images(target / "images", photos, formats_data.count(IMAGES, scale))
-    stamp.write_text(json.dumps(wanted))
-    return target
+
+    def fill() -> None:
+        data.make(photos)
+        for name, groups in TABLES.items():
+            formats_data.write_table(target / name, scale, groups)
+        formats_data.write_shards(target, sorted((photos / "photos").glob("*.jpg"))[: formats_data.count(data.PHOTOS, scale)])
+        _images(target / "images", photos, formats_data.count(IMAGES, scale))
+
+    return data.made_once(target, {"version": VERSION, "scale": scale}, fill)
 
 
 def _images(target: Path, photos: Path, number: int) -> None:
