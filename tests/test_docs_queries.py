@@ -16,8 +16,11 @@ import pytest
 import dataio
 
 from .conftest import encoded
+from .engine.helpers import ops
 
-pytestmark = pytest.mark.usefixtures("two_workers", "no_leftovers")
+__all__ = ["ops"]
+
+pytestmark = pytest.mark.usefixtures("two_workers", "no_leftovers", "ops")
 TEXT = (Path(__file__).resolve().parent.parent / "docs" / "queries.md").read_text(encoding="utf-8")
 
 

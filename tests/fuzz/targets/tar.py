@@ -5,7 +5,6 @@ from __future__ import annotations
 import bz2
 import gzip
 import io
-import logging
 import lzma
 import tarfile
 
@@ -15,7 +14,6 @@ from dataio.io.tar_stream import StreamTape, TarWalk
 
 URI, INDEX = "memory://fuzz/x.tar", "memory://fuzz/x.index"
 LIMIT = 1 << 20
-logging.getLogger("dataio.sources").setLevel(logging.ERROR)
 
 
 def _tar(form: int) -> bytes:

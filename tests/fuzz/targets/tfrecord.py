@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import logging
 import zlib
 
 import dataio
@@ -21,7 +20,6 @@ def seeds() -> list[bytes]:
 
 
 def run(data: bytes) -> None:
-    logging.getLogger("dataio.tfrecord").setLevel(logging.CRITICAL)
     for on_corrupt in ("raise", "skip"):
         try:
             for _ in dataio.iter_tfrecord(data, on_corrupt=on_corrupt, max_record_bytes=LIMIT):
