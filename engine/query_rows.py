@@ -21,23 +21,24 @@ from numpy.typing import NDArray
 
 from .combine import is_addressable
 from .errors import InternalError
-from .explain import function_name, plan_text
+from .explain import plan_text
 from .expr import Cond
 from .frame_calls import FrameCall, FrameExpr, Sample
 from .permutation import Positions
-from .plan import Filter, Limit, Plan, Relation, Scan, Select, walk
+from .plan import Filter, Limit, Plan, Relation, Scan, Select, record_count, walk
 from .relational import (
-    RelationSource,
     batch_query,
+    called,
     cheapest,
     check_columns,
     frame_batches,
     frame_of,
-    frames_scan,
     lazy_plan,
+    lazy_query,
     narrowed,
     needed,
     plan_schema,
+    plan_title,
     streamed,
 )
 from .rewrite import rewrite
@@ -82,7 +83,7 @@ class QueryRows(ColumnarSource):
 
     def describe(self) -> str:
         """The plan as it runs."""
-        return RelationSource(rewrite(self.plan, PUSHDOWN).plan).describe()
+        return plan_title(rewrite(self.plan, PUSHDOWN).plan)
 
     def schema(self) -> pa.Schema:
         if self._schema is None:
@@ -91,7 +92,7 @@ class QueryRows(ColumnarSource):
 
     def length(self) -> int | None:
         """Of an indexed query the exact number of rows; conditions are tested for it, once."""
-        return len(self.kept) if self.indexed else RelationSource(self.plan).length()
+        return len(self.kept) if self.indexed else record_count(self.plan)
 
     def order_identity(self) -> Any:
         """The query as it is written, and what its source is."""
@@ -171,7 +172,7 @@ class QueryRows(ColumnarSource):
             skipped = found.offset + offset
             left = limit if found.limit is None else max(0, found.limit - offset) if limit is None else min(limit, max(0, found.limit - offset))
             return found.source.record_batches(columns=names, predicate=found.predicate, limit=left, offset=skipped, pass_=pass_)
-        return RelationSource(plan).record_batches(columns=columns, predicate=None, limit=limit, offset=offset, pass_=pass_)
+        return lazy_query(lazy_plan(plan, pass_), columns, None, offset, limit)
 
     def take(self, rows: Sequence[int], columns: tuple[str, ...] | None) -> pa.RecordBatch | None:
         if not self.indexed:
@@ -399,7 +400,7 @@ def _carried(node: Plan, frame: pl.LazyFrame) -> pl.LazyFrame:
         case Filter(condition=Cond() as condition):
             return narrowed(frame, None, condition, 0, None)
         case Filter(condition=condition):
-            return _called(frame, cast("Callable[[Any], Any]", condition))
+            return called(frame, cast("Callable[[Any], Any]", condition), _NUMBER)
         case Limit(count=count, offset=offset):
             return frame.slice(offset, count)
         case Select(columns=columns):
@@ -412,21 +413,3 @@ def _carried(node: Plan, frame: pl.LazyFrame) -> pl.LazyFrame:
         case Relation(step=step):
             return step.apply(frame, lazy_plan)
     raise InternalError(f"{type(node).__name__} cannot stand in a query")
-
-
-def _called(frame: pl.LazyFrame, condition: Callable[[Any], Any]) -> pl.LazyFrame:
-    """The rows for which a Python callable is true; it does not see their numbers."""
-
-    def kept() -> Iterator[pl.DataFrame]:
-        for chunk in streamed(frame):
-            numbers = chunk[_NUMBER].to_list()
-            mask = []
-            for number, row in zip(numbers, chunk.drop(_NUMBER).iter_rows(named=True), strict=True):
-                try:
-                    mask.append(bool(condition(row)))
-                except Exception as error:
-                    error.add_note(f"filter({function_name(condition)}) on row {number}")
-                    raise
-            yield chunk.filter(pl.Series(mask, dtype=pl.Boolean))
-
-    return frames_scan(kept, frame.collect_schema(), f"filter({function_name(condition)})")

@@ -23,7 +23,6 @@ from .plan import Filter, Limit, Plan, Relation, Scan, Select
 from .rewrite import rewrite
 from .row_columns import RowColumns
 from .rules import PUSHDOWN
-from .signature import canonical_plan
 from .source import FIRST_PASS, ColumnarSource, Pass, RowSource, Source
 
 BATCH_ROWS = 8192
@@ -243,7 +242,7 @@ def _lowered(plan: Plan, pass_: Pass) -> pl.LazyFrame:
         case Filter(input=below, condition=Cond() as condition):
             return narrowed(_lowered(below, pass_), None, condition, 0, None)
         case Filter(input=below, condition=condition):
-            return _called(_lowered(below, pass_), condition)
+            return called(_lowered(below, pass_), cast("Callable[[Any], Any]", condition))
         case Select(input=below, columns=columns):
             return narrowed(_lowered(below, pass_), columns, None, 0, None)
         case Limit(input=below, count=count, offset=offset):
@@ -299,24 +298,28 @@ def arrow_batches(plan: Plan, pass_: Pass = FIRST_PASS) -> tuple[pa.Schema, Iter
     return frame_schema(query.collect_schema()), lazy_query(query)
 
 
-def _called(frame: pl.LazyFrame, condition: Any) -> pl.LazyFrame:
+def called(frame: pl.LazyFrame, condition: Callable[[Any], Any], number: str | None = None) -> pl.LazyFrame:
     """The rows, as dicts, for which a Python callable is true; what it raises gets a note that names the row.
 
     A scan of its own, so that it sees the rows one after another, and nothing passes it: it may read any column, and is to see no other rows.
+
+    Args:
+        number: the column of row numbers, which the callable does not see; without one rows are counted.
     """
 
     def kept() -> Iterator[pl.DataFrame]:
         at = 0
         for chunk in streamed(frame):
             for part in chunk.iter_slices(1024):
+                numbers = range(at, at + part.height) if number is None else part[number].to_list()
                 mask = []
-                for row in part.iter_rows(named=True):
+                for row_number, row in zip(numbers, (part if number is None else part.drop(number)).iter_rows(named=True), strict=True):
                     try:
                         mask.append(bool(condition(row)))
                     except Exception as error:
-                        error.add_note(f"filter({function_name(condition)}) on row {at}")
+                        error.add_note(f"filter({function_name(condition)}) on row {row_number}")
                         raise
-                    at += 1
+                at += part.height
                 yield part.filter(pl.Series(mask, dtype=pl.Boolean))
 
     return frames_scan(kept, frame.collect_schema(), f"filter({function_name(condition)})")
@@ -381,51 +384,18 @@ def frame_of(data: pa.RecordBatch | pa.Table) -> pl.DataFrame:
     return pl.DataFrame(pl.from_arrow(data))
 
 
-class RelationSource(ColumnarSource):
-    """The rows of a plan that Polars runs. Equal where the plans are.
+def plan_title(plan: Plan) -> str:
+    """A plan that Polars runs, in one line."""
+    from .explain import plan_text
 
-    Attributes:
-        plan: without slots.
-    """
+    return f"Polars query ({'; '.join(line.strip() for line in plan_text(plan).splitlines())})"
 
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-        self._schema: pa.Schema | None = None
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, RelationSource) and self.plan == other.plan
-
-    def __hash__(self) -> int:
-        return hash(self.plan)
-
-    def describe(self) -> str:
-        from .explain import plan_text
-
-        return f"Polars query ({'; '.join(line.strip() for line in plan_text(self.plan).splitlines())})"
-
-    def length(self) -> int | None:
-        from .plan import record_count
-
-        return record_count(self.plan)
-
-    def order_identity(self) -> Any:
-        return canonical_plan(self.plan)
-
-    def schema(self) -> pa.Schema:
-        if self._schema is None:
-            self._schema = frame_schema(lazy_plan(self.plan).collect_schema())
-        return self._schema
-
-    def record_batches(
-        self,
-        *,
-        columns: tuple[str, ...] | None,
-        predicate: Cond | None,
-        limit: int | None,
-        offset: int = 0,
-        pass_: Pass = FIRST_PASS,
-    ) -> Iterator[pa.RecordBatch]:
-        return lazy_query(lazy_plan(self.plan, pass_), columns, predicate, offset, limit)
-
-    def lazy_frame(self, *, predicate: Cond | None = None, pass_: Pass = FIRST_PASS) -> pl.LazyFrame:
-        return narrowed(lazy_plan(self.plan, pass_), None, predicate, 0, None)
+def taken(table: pa.Table, rows: Sequence[int]) -> pa.RecordBatch:
+    """Rows of a table by number, in one batch; neighbouring rows are not copied where they lie in one chunk."""
+    if isinstance(rows, range) and rows.step == 1:
+        found = table.slice(rows.start, len(rows))
+    else:
+        found = table.take(pa.array(rows, pa.int64()))
+    batches = found.combine_chunks().to_batches()
+    return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)

@@ -39,9 +39,9 @@ class Settled(ColumnarSource):
         return type(self), (self._plan,)
 
     def describe(self) -> str:
-        from .relational import RelationSource
+        from .relational import plan_title
 
-        return RelationSource(self._plan).describe()
+        return plan_title(self._plan)
 
     def length(self) -> int:
         if self._length is None:
@@ -56,9 +56,9 @@ class Settled(ColumnarSource):
 
     def schema(self) -> pa.Schema:
         if self._schema is None:
-            from .relational import RelationSource
+            from .relational import plan_schema
 
-            self._schema = RelationSource(self._plan).schema()
+            self._schema = plan_schema(self._plan)
         return self._schema
 
     def record_batches(
@@ -82,9 +82,9 @@ class Settled(ColumnarSource):
         schema = self.schema() if columns is None else pa.schema([self.schema().field(name) for name in columns])
         if not len(rows):
             return pa.RecordBatch.from_pylist([], schema=schema)
-        table = self._table(schema.names)
-        found = table.slice(rows.start, len(rows)) if isinstance(rows, range) and rows.step == 1 else table.take(pa.array(rows, pa.int64()))
-        return found.combine_chunks().to_batches()[0]
+        from .relational import taken
+
+        return taken(self._table(schema.names), rows)
 
     def _table(self, columns: Sequence[str] | None) -> pa.Table:
         names = list(self.schema().names if columns is None else columns)

@@ -26,6 +26,7 @@ from dataio.engine.relational import (
     narrowed,
     needed,
     pruning,
+    taken,
 )
 from dataio.engine.shuffle import Recent, grouped, is_large
 from dataio.engine.source import FIRST_PASS, ColumnarSource, Pass
@@ -92,16 +93,6 @@ class TableSource(ArrowSource):
 
     def take(self, rows: Sequence[int], columns: tuple[str, ...] | None) -> pa.RecordBatch:
         return taken(self._table if columns is None else self._table.select(columns), rows)
-
-
-def taken(table: pa.Table, rows: Sequence[int]) -> pa.RecordBatch:
-    """Rows of a table by number, in one batch; neighbouring rows are not copied where they lie in one chunk."""
-    if isinstance(rows, range) and rows.step == 1:
-        found = table.slice(rows.start, len(rows))
-    else:
-        found = table.take(pa.array(rows, pa.int64()))
-    batches = found.combine_chunks().to_batches()
-    return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)
 
 
 class StreamSource(ArrowSource):

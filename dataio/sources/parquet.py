@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from dataio.engine.expr import Cond
 from dataio.engine.query_rows import Kept, by_number, kept_groups, numbers_at
-from dataio.engine.relational import narrowed
+from dataio.engine.relational import narrowed, taken
 from dataio.engine.shuffle import Recent, grouped
 from dataio.engine.source import FIRST_PASS, ColumnarSource, Pass
 from dataio.formats.inputs import local_file
 from dataio.formats.tables.parquet_file import ParquetSource, starts_of
 
-from .columnar import ArrowSource, DatasetSource, taken
+from .columnar import ArrowSource, DatasetSource
 from .marks import FileMarks
 
 if TYPE_CHECKING:
