@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import polars as pl
 import pyarrow as pa
@@ -24,6 +24,10 @@ from .rewrite import rewrite
 from .row_columns import RowColumns
 from .rules import PUSHDOWN
 from .source import FIRST_PASS, ColumnarSource, Pass, RowSource, Source
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 BATCH_ROWS = 8192
 _MOST_ROWS = 2**32 - 1  # that Polars counts to
@@ -391,7 +395,7 @@ def plan_title(plan: Plan) -> str:
     return f"Polars query ({'; '.join(line.strip() for line in plan_text(plan).splitlines())})"
 
 
-def taken(table: pa.Table, rows: Sequence[int]) -> pa.RecordBatch:
+def taken(table: pa.Table, rows: Sequence[int] | NDArray[np.int64]) -> pa.RecordBatch:
     """Rows of a table by number, in one batch; neighbouring rows are not copied where they lie in one chunk."""
     if isinstance(rows, range) and rows.step == 1:
         found = table.slice(rows.start, len(rows))

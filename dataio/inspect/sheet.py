@@ -19,9 +19,6 @@ from .contents import naming_file
 from .kinds import HEAD, Target, is_sound, kind_of, target_of
 from .listing import UriLike, listed
 
-_CONTAINERS = ("tar", "parquet", "arrow", "tfrecord")
-"""Kinds of files that hold many records."""
-
 
 def preview(uris: UriLike | Sequence[UriLike], *, count: int = 64, size: int = SIZE) -> Preview:
     """Look at records of a data set: of image and sound files evenly spread over all, of tar shards, tables and others the first ones.

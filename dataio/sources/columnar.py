@@ -260,11 +260,11 @@ class RowGroups:
         owners = np.searchsorted(self.starts, numbers, side="right") - 1
         parts, places = [], [np.empty(0, np.int64)]
         for owner, at in grouped(owners):
-            parts.append(taken(self._group(owner, tuple(names)), (numbers[at] - self.starts[owner]).tolist()))
+            parts.append(taken(self._group(owner, tuple(names)), numbers[at] - self.starts[owner]))
             places.append(at)
         schema = pa.schema([self._dataset.schema.field(name) for name in names])
         found = pa.Table.from_batches(parts, schema)
-        return taken(found, np.argsort(np.concatenate(places), kind="stable").tolist())
+        return taken(found, np.argsort(np.concatenate(places), kind="stable"))
 
     def _group(self, number: int, columns: tuple[str, ...]) -> pa.Table:
         return self._read.get((number, columns), lambda: self._load(number, columns))

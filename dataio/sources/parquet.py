@@ -70,7 +70,8 @@ class ParquetFileSource(DatasetSource):
 
 
 def _grouped(query: ParquetQuery, groups: Sequence[int]) -> ColumnarSource:
-    kept = groups if query._groups is None else [group for group in query._groups if group in set(groups)]
+    wanted = set(groups)
+    kept = groups if query._groups is None else [group for group in query._groups if group in wanted]
     source = ParquetQuerySource(query.row_groups(kept))
     source.schema()  # an IndexError for one that is not there
     return source
@@ -141,10 +142,9 @@ class ParquetQuerySource(ArrowSource):
         parts, places = [], []
         for group, at in grouped(np.searchsorted(self._starts, numbers, side="right") - 1):
             table = self._read.get((group, tuple(names)), partial(self._load, group, names))
-            parts.append(taken(table, (numbers[at] - self._starts[group]).tolist()))
+            parts.append(taken(table, numbers[at] - self._starts[group]))
             places.append(at)
-        back = np.argsort(np.concatenate(places), kind="stable")
-        return taken(pa.Table.from_batches(parts, schema), back.tolist())
+        return taken(pa.Table.from_batches(parts, schema), np.argsort(np.concatenate(places), kind="stable"))
 
     def _load(self, group: int, names: list[str]) -> pa.Table:
         with self._lock:
